@@ -1,0 +1,128 @@
+//! The keepers for one process: budgets that all pools holding a clone share.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::gcra::Gcra;
+use super::{BudgetError, CountBudget, Permit, Rate, RateBudget, Wake};
+use crate::clock::{BoxFuture, Instant};
+
+/// A rate budget for the pools of one process.
+///
+/// ```
+/// use forebay::{LocalRate, Rate};
+/// let budget = LocalRate::shared(Rate::new(100, 1000)?);
+/// // give `budget.clone()` to every pool in front of the same backend
+/// # let _ = budget;
+/// # Ok::<(), forebay::InvalidRate>(())
+/// ```
+#[derive(Debug)]
+pub struct LocalRate(Mutex<Gcra>);
+
+impl LocalRate {
+    /// A full bucket, ready to be shared.
+    pub fn shared(rate: Rate) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Gcra::new(rate))))
+    }
+}
+
+impl RateBudget for LocalRate {
+    fn reserve(&self, now: Instant) -> BoxFuture<'_, Result<Permit, BudgetError>> {
+        let go_at = self.0.lock().reserve(now);
+        Box::pin(std::future::ready(Ok(Permit::at(go_at))))
+    }
+
+    fn refused(&self, now: Instant) {
+        self.0.lock().refused(now);
+    }
+}
+
+/// A count budget for the pools of one process.
+///
+/// ```
+/// use forebay::LocalCount;
+/// let budget = LocalCount::shared(10_000);
+/// assert_eq!(budget.held(), 0);
+/// ```
+#[derive(Debug)]
+pub struct LocalCount(Mutex<Count>);
+
+#[derive(Debug)]
+struct Count {
+    limit: u32,
+    held: u32,
+    watchers: Vec<Wake>,
+}
+
+impl LocalCount {
+    /// At most `limit` connections open, over all pools that share it.
+    pub fn shared(limit: u32) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Count { limit, held: 0, watchers: Vec::new() })))
+    }
+
+    /// Leases held now.
+    pub fn held(&self) -> u32 {
+        self.0.lock().held
+    }
+
+    /// Changes the limit. Lowered: nothing is granted until enough has come back,
+    /// and idle connections over the limit are closed.
+    pub fn set_limit(&self, limit: u32) {
+        let mut count = self.0.lock();
+        count.limit = limit;
+        count.wake();
+    }
+}
+
+impl Count {
+    /// Wakes every pool; the first to be woken moves to the back, so that no
+    /// pool is always the last to ask.
+    fn wake(&mut self) {
+        self.watchers.retain(Wake::wake);
+        if !self.watchers.is_empty() {
+            self.watchers.rotate_left(1);
+        }
+    }
+}
+
+impl CountBudget for LocalCount {
+    fn take(&self, _now: Instant, want: u32, _waiters: u32) -> u32 {
+        let mut count = self.0.lock();
+        let taken = want.min(count.limit.saturating_sub(count.held));
+        count.held += taken;
+        taken
+    }
+
+    fn give_back(&self, n: u32) {
+        let mut count = self.0.lock();
+        count.held -= n;
+        count.wake();
+    }
+
+    fn watch(&self, wake: Wake) {
+        self.0.lock().watchers.push(wake);
+    }
+
+    fn excess(&self) -> u32 {
+        let count = self.0.lock();
+        count.held.saturating_sub(count.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_no_more_than_the_limit_and_gives_back_exactly_what_was_taken() {
+        let now = crate::clock::Clock::tokio().now();
+        let budget = LocalCount::shared(3);
+        assert_eq!(budget.take(now, 2, 0), 2);
+        assert_eq!(budget.take(now, 2, 0), 1);
+        budget.give_back(1);
+        assert_eq!((budget.held(), budget.take(now, 9, 0)), (2, 1));
+        budget.set_limit(1);
+        assert_eq!((budget.excess(), budget.take(now, 1, 0)), (2, 0));
+    }
+}

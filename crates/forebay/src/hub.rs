@@ -1,0 +1,156 @@
+//! What all handles of one pool share: the state under its lock, the
+//! connectors, the clock and the ways to wake the driver.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::clock::{Clock, Instant};
+use crate::connector::Connector;
+use crate::error::GetError;
+use crate::observer::{Event, Observer};
+use crate::reason::Discard;
+use crate::state::{Live, State};
+use crate::sync::{Mutex, MutexGuard};
+
+pub(crate) struct Hub<C: Connector> {
+    pub(crate) state: Mutex<State<C>>,
+    pub(crate) connectors: Vec<C>,
+    pub(crate) clock: Clock,
+    /// Wakes the driver.
+    pub(crate) signal: Arc<Notify>,
+    /// Told after each open and each release, for those who watch the stock.
+    pub(crate) changed: Notify,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+}
+
+impl<C: Connector> Hub<C> {
+    /// Changes the state and does afterwards, without the lock, what it asks for.
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State<C>, Instant) -> R) -> R {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        let result = change(&mut state, now);
+        self.unlock(state);
+        result
+    }
+
+    /// Gives up the lock, then wakes and tells whom the state says.
+    #[inline]
+    pub(crate) fn unlock(&self, mut state: MutexGuard<'_, State<C>>) {
+        let outbox = &mut state.outbox;
+        let wake_driver = std::mem::take(&mut outbox.wake_driver);
+        let waker = outbox.wakers.pop();
+        if !wake_driver && waker.is_none() {
+            return;
+        }
+        self.unlock_loudly(state, wake_driver, waker);
+    }
+
+    fn unlock_loudly(
+        &self,
+        mut state: MutexGuard<'_, State<C>>,
+        wake_driver: bool,
+        waker: Option<std::task::Waker>,
+    ) {
+        let outbox = &mut state.outbox;
+        let more = if outbox.wakers.is_empty() { Vec::new() } else { outbox.wakers.split_off(0) };
+        let events = std::mem::take(&mut outbox.events);
+        let orphans = if state.driverless { self.bury(&mut state) } else { Vec::new() };
+        drop(state);
+        drop(orphans);
+        for waker in waker.into_iter().chain(more) {
+            waker.wake();
+        }
+        if wake_driver {
+            self.signal.notify_one();
+        }
+        self.tell(&events);
+    }
+
+    pub(crate) fn tell(&self, events: &[Event]) {
+        for event in events {
+            tracing::debug!(?event);
+            if let Some(observer) = &self.observer {
+                observer.event(event);
+            }
+        }
+    }
+
+    /// Refuses new checkouts, ends the waiting ones and closes the stock.
+    pub(crate) fn close(&self) {
+        self.with(State::close);
+        self.signal.notify_one();
+        self.changed.notify_waiters();
+    }
+
+    /// The driver is gone and nothing can be opened or closed in the background
+    /// any more: what is in stock is dropped here.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state.lock();
+        let now = self.clock.now();
+        state.close(now);
+        state.driverless = true;
+        state.outbox.wake_driver = true;
+        self.unlock(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Forgets discarded connections without a driver; they are dropped by the
+    /// caller once the lock is free.
+    fn bury(&self, state: &mut State<C>) -> Vec<Box<Live<C>>> {
+        let outbox = &mut state.outbox;
+        let mut dead = std::mem::take(&mut outbox.closes);
+        let mut others = std::mem::take(&mut outbox.resets);
+        others.append(&mut outbox.checks);
+        let now = self.clock.now();
+        for live in others {
+            state.discard(live, Discard::Drained, now);
+        }
+        dead.append(&mut state.outbox.closes);
+        for live in &dead {
+            state.released(live.id, false, now);
+        }
+        for id in std::mem::take(&mut state.outbox.opens) {
+            state.open_ended(id, false, now);
+        }
+        state.outbox.wake_driver = false;
+        dead
+    }
+}
+
+impl<C: Connector> State<C> {
+    /// Refuses new checkouts, ends the waiting ones and closes the stock.
+    pub(crate) fn close(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        for id in self.queue.ids() {
+            match self.queue.take_back(id, false) {
+                Some(live) => self.discard(live, Discard::Drained, now),
+                None if matches!(
+                    self.queue.waiter(id).state,
+                    crate::queue::WaiterState::Failed(_)
+                ) =>
+                {
+                    continue;
+                }
+                None => {}
+            }
+            let waker = self.queue.fail(id, GetError::Closed);
+            self.outbox.wakers.extend(waker);
+        }
+        for index in 0..self.sources.len() {
+            self.discard_stock(index, Discard::Drained, now);
+        }
+        self.outbox.wake_driver = true;
+    }
+
+    /// Closes every ready connection of a source.
+    pub(crate) fn discard_stock(&mut self, index: usize, reason: Discard, now: Instant) {
+        let ready: Vec<u32> =
+            self.sources[index].stocks.iter().flat_map(|stock| stock.iter(&self.conns)).collect();
+        for id in ready {
+            self.discard_ready(id, reason, now);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! One source inside a pool: its figures, its stocks, and the small decisions
+//! that need nothing else.
+
+use std::sync::Arc;
+
+use crate::backoff::Backoff;
+use crate::budget::Standing;
+use crate::clock::Instant;
+use crate::error::Phase;
+use crate::list::List;
+use crate::need::Figures;
+use crate::settings::Settings;
+use crate::stats::{SourceStats, SourceTallies};
+use crate::throttle::Throttle;
+
+/// Where an open is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Credentials,
+    Rate,
+    Connect,
+}
+
+pub(crate) struct SourceState {
+    pub(crate) name: Arc<str>,
+    pub(crate) settings: Settings,
+    /// The ready connections by key, the most recently used first.
+    pub(crate) stocks: Vec<List<0>>,
+    /// Keys that the stock is filled for.
+    pub(crate) prefill: Vec<u32>,
+    pub(crate) opening: u32,
+    pub(crate) ready: u32,
+    pub(crate) fresh: u32,
+    pub(crate) in_use: u32,
+    pub(crate) closing: u32,
+    pub(crate) detached: u32,
+    /// Closing connections whose slot and lease go to a new open.
+    pub(crate) reopening: u32,
+    /// Ready connections wanted now: between `min_idle` and `target_ready`.
+    pub(crate) target: u32,
+    pub(crate) generation: u64,
+    pub(crate) throttle: Option<Throttle>,
+    pub(crate) last_throttled: Option<Instant>,
+    pub(crate) backoff: Backoff,
+    pub(crate) lease_refused: bool,
+    /// Nothing is filled before this: the staggered start.
+    pub(crate) hold_until: Option<Instant>,
+    pub(crate) steps: [u32; 3],
+    pub(crate) last_failure: Option<String>,
+    pub(crate) low: bool,
+    /// Running credit of the weighted strategy.
+    pub(crate) credit: i64,
+    pub(crate) tallies: SourceTallies,
+}
+
+impl SourceState {
+    pub(crate) fn new(name: &str, settings: Settings, hold_until: Option<Instant>) -> Self {
+        Self {
+            name: name.into(),
+            target: settings.target_ready(),
+            low: settings.low_watermark() > 0,
+            settings,
+            stocks: Vec::new(),
+            prefill: Vec::new(),
+            opening: 0,
+            ready: 0,
+            fresh: 0,
+            in_use: 0,
+            closing: 0,
+            detached: 0,
+            reopening: 0,
+            generation: 0,
+            throttle: None,
+            last_throttled: None,
+            backoff: Backoff::default(),
+            lease_refused: false,
+            hold_until,
+            steps: [0; 3],
+            last_failure: None,
+            credit: 0,
+            tallies: SourceTallies::default(),
+        }
+    }
+
+    /// Connections in every state.
+    #[inline]
+    pub(crate) fn open(&self) -> u32 {
+        self.opening + self.ready + self.in_use + self.closing + self.detached
+    }
+
+    /// Whether one more connection may be handed out at `now`.
+    #[inline]
+    pub(crate) fn is_usable(&self, now: Instant) -> bool {
+        if let Some(throttle) = &self.throttle
+            && self.in_use >= throttle.allowance(now, self.settings.in_use_cap())
+        {
+            return false;
+        }
+        if self.settings.max_in_use.is_some_and(|cap| self.in_use >= cap) {
+            return false;
+        }
+        self.standing(now) == Standing::Good
+    }
+
+    /// Whether the holder of this source's leases may use them.
+    #[inline]
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
+        self.settings.count.as_ref().map_or(Standing::Good, |count| count.standing(now))
+    }
+
+    /// When a throttled source may be used again; `None` if it may be now.
+    pub(crate) fn throttled_until(&self, now: Instant) -> Option<Instant> {
+        self.throttle.as_ref().map(Throttle::resume_at).filter(|at| *at > now)
+    }
+
+    /// The figures that decide how many connections to open for `waiters`.
+    #[inline]
+    pub(crate) fn figures(&self, waiters: u32) -> Figures {
+        Figures {
+            target: if self.hold_until.is_some() { 0 } else { self.target },
+            waiters,
+            fresh: self.fresh,
+            opening: self.opening + self.reopening,
+            // a slot that is being reopened is counted as opening, not as closing
+            open: self.open(),
+            max_open: self.settings.max_open,
+            max_opening: self.settings.max_opening,
+        }
+    }
+
+    /// Whether the driver would open something for `waiters` if it looked now.
+    #[inline]
+    pub(crate) fn wants(&self, now: Instant, waiters: u32) -> bool {
+        self.figures(waiters).need() > 0
+            && !self.lease_refused
+            && self.backoff.wake_at(now).is_none()
+    }
+
+    /// How many more opens may start, all caps considered.
+    pub(crate) fn room(&self, now: Instant) -> u32 {
+        let allowed = self.backoff.allows(now, &self.settings.backoff);
+        let limit = allowed.min(self.settings.max_opening);
+        limit.saturating_sub(self.opening + self.reopening)
+    }
+
+    /// What a waiter of this source is waiting for.
+    pub(crate) fn phase(&self, now: Instant) -> Phase {
+        if self.throttled_until(now).is_some() {
+            Phase::Throttle
+        } else if self.steps[Step::Connect as usize] > 0 {
+            Phase::Connect
+        } else if self.steps[Step::Rate as usize] > 0 {
+            Phase::Rate
+        } else if self.steps[Step::Credentials as usize] > 0 {
+            Phase::Credentials
+        } else if self.lease_refused || self.standing(now) != Standing::Good {
+            Phase::Lease
+        } else if self.open() < self.settings.max_open && self.last_failure.is_some() {
+            Phase::Connect
+        } else {
+            Phase::Queue
+        }
+    }
+
+    pub(crate) fn stats(&self, now: Instant) -> SourceStats {
+        SourceStats {
+            name: self.name.clone(),
+            opening: self.opening,
+            ready: self.ready,
+            fresh: self.fresh,
+            in_use: self.in_use,
+            closing: self.closing,
+            detached: self.detached,
+            target: self.target,
+            low: self.low,
+            breaker_open: self.backoff.is_open(&self.settings.backoff),
+            lease_refused: self.lease_refused,
+            throttled_for: self.throttled_until(now).map(|at| at - now),
+            opened: self.tallies.opened,
+            wasted: self.tallies.wasted,
+            abandoned: self.tallies.abandoned,
+            unconfirmed: self.tallies.unconfirmed,
+            permits_dropped: self.tallies.permits_dropped,
+            throttles: self.tallies.throttles,
+            kills: self.tallies.kills,
+            failures: self.tallies.failures,
+            discards: self.tallies.discards,
+        }
+    }
+}

@@ -1,0 +1,714 @@
+//! Everything a pool knows, as one plain structure that is changed under one
+//! lock. Nothing here waits, sleeps or calls user code: `now` is an argument,
+//! and what must happen outside the lock (wake a waiter, close a connection,
+//! start an open) is left in [`Outbox`] for the caller and the driver.
+//!
+//! This file is the life of one connection: taken, put back, placed, discarded,
+//! opened, closed. `tick` holds what the driver decides when it wakes.
+
+use std::collections::BTreeSet;
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::budget::Lease;
+use crate::clock::Instant;
+use crate::connector::{Connector, Killer, Opened};
+use crate::keys::Keys;
+use crate::list::{Link, Linked, List};
+use crate::observer::Event;
+use crate::queue::Queue;
+use crate::reason::{Discard, OpenFailure};
+use crate::select::{Candidate, choose};
+use crate::settings::{PoolSettings, Strategy};
+use crate::source::{SourceState, Step};
+use crate::stats::Tallies;
+use crate::throttle::Throttle;
+
+/// A waiter of another key that has waited this long takes the slot of a
+/// connection that comes back, even if younger waiters could use it as it is.
+const CONVERT_AFTER: Duration = Duration::from_millis(250);
+
+/// A connection as it travels between the stock and its users: boxed once, so
+/// that handing it on moves a pointer.
+pub(crate) struct Live<C: Connector> {
+    pub(crate) conn: C::Conn,
+    pub(crate) id: u32,
+    pub(crate) source: u32,
+}
+
+/// Where a connection is. Exactly one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Opening(Step),
+    Ready,
+    InUse,
+    Closing,
+    Detached,
+}
+
+/// How far a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ripeness {
+    Fresh,
+    /// Retires within the lead time: its replacement may be opened.
+    Ripe,
+    /// Less than the guard window is left.
+    Retired,
+    /// Killed in use.
+    Dead,
+}
+
+/// The record of one connection, from the first step of its opening until the
+/// backend has let go of it.
+pub(crate) struct Entry<C: Connector> {
+    pub(crate) place: Place,
+    pub(crate) ripeness: Ripeness,
+    pub(crate) source: u32,
+    pub(crate) key: u32,
+    pub(crate) uses: u32,
+    pub(crate) link: Link,
+    /// Present while ready.
+    pub(crate) live: Option<Box<Live<C>>>,
+    /// Idle since, or in use since.
+    pub(crate) since: Instant,
+    pub(crate) retire_at: Instant,
+    pub(crate) expires_at: Instant,
+    pub(crate) born: Instant,
+    pub(crate) checked_at: Instant,
+    pub(crate) agenda_at: Option<Instant>,
+    pub(crate) generation: u64,
+    pub(crate) killer: Option<Killer>,
+    pub(crate) lease: Option<Lease>,
+    /// After closing, the slot and the lease are used to open this key.
+    pub(crate) reopen: Option<u32>,
+}
+
+impl<C: Connector> Linked<0> for Entry<C> {
+    fn link(&self) -> Link {
+        self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// What is to be done once the lock is free: wakers by whoever holds the lock,
+/// the rest by the driver.
+pub(crate) struct Outbox<C: Connector> {
+    pub(crate) wake_driver: bool,
+    pub(crate) wakers: Vec<Waker>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) opens: Vec<u32>,
+    pub(crate) closes: Vec<Box<Live<C>>>,
+    pub(crate) resets: Vec<Box<Live<C>>>,
+    pub(crate) checks: Vec<Box<Live<C>>>,
+    pub(crate) kills: Vec<Killer>,
+}
+
+pub(crate) struct State<C: Connector> {
+    pub(crate) settings: PoolSettings,
+    pub(crate) conns: Slab<Entry<C>>,
+    pub(crate) sources: Vec<SourceState>,
+    pub(crate) keys: Keys<C::Key>,
+    pub(crate) queue: Queue<Box<Live<C>>>,
+    /// What happens next to each connection in the course of its life.
+    pub(crate) agenda: BTreeSet<(Instant, u32)>,
+    pub(crate) outbox: Outbox<C>,
+    pub(crate) tallies: Tallies,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) closed: bool,
+    /// Until when the driver sleeps; `None` while it sleeps for good.
+    pub(crate) armed_until: Option<Instant>,
+    /// When something was last handed to a waiter. The driver stays armed for
+    /// `claim_within` after it, so that busy hand-offs do not each wake it.
+    pub(crate) last_offer: Option<Instant>,
+    /// The driver has ended: whoever discards a connection drops it on the spot.
+    pub(crate) driverless: bool,
+    observed: bool,
+    turn: usize,
+}
+
+/// How a connection comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Clean,
+    Reset,
+    Discard(Discard),
+}
+
+impl<C: Connector> State<C> {
+    pub(crate) fn new(
+        settings: PoolSettings,
+        sources: Vec<SourceState>,
+        keys: Keys<C::Key>,
+        rng: fastrand::Rng,
+        observed: bool,
+    ) -> Self {
+        let queue = Queue::new(settings.priority_age);
+        let mut state = Self {
+            settings,
+            conns: Slab::new(),
+            sources,
+            keys,
+            queue,
+            agenda: BTreeSet::new(),
+            outbox: Outbox {
+                wake_driver: false,
+                wakers: Vec::new(),
+                events: Vec::new(),
+                opens: Vec::new(),
+                closes: Vec::new(),
+                resets: Vec::new(),
+                checks: Vec::new(),
+                kills: Vec::new(),
+            },
+            tallies: Tallies::default(),
+            rng,
+            closed: false,
+            armed_until: None,
+            last_offer: None,
+            driverless: false,
+            observed,
+            turn: 0,
+        };
+        state.fit_stocks();
+        state
+    }
+
+    /// The number of a key, with a stock for it in every source.
+    pub(crate) fn key_number(&mut self, key: &C::Key, now: Instant) -> u32 {
+        let number = self.keys.number(key, now);
+        if self.sources[0].stocks.len() <= number as usize {
+            self.fit_stocks();
+        }
+        self.keys.get_mut(number).last_used = now;
+        number
+    }
+
+    fn fit_stocks(&mut self) {
+        let bound = self.keys.bound();
+        for source in &mut self.sources {
+            if source.stocks.len() < bound {
+                source.stocks.resize(bound, List::default());
+            }
+        }
+    }
+
+    /// Takes a ready connection for a checkout, if there is one it may have.
+    #[inline]
+    pub(crate) fn take(&mut self, now: Instant, key: u32, excluded: u64) -> Option<Box<Live<C>>> {
+        if self.sources.len() == 1 {
+            return if excluded == 0 { self.take_from(0, key, now) } else { None };
+        }
+        let mut tried = excluded;
+        loop {
+            let candidates = self.sources.iter().enumerate().filter(|(index, source)| {
+                tried & (1 << index) == 0
+                    && source.stocks[key as usize].len > 0
+                    && source.is_usable(now)
+            });
+            let chosen = choose(
+                self.settings.strategy,
+                candidates.map(|(index, source)| Candidate {
+                    source: index,
+                    in_use: source.in_use,
+                    weight: source.settings.weight,
+                    credit: source.credit,
+                    last_throttled: source.last_throttled,
+                }),
+                self.turn,
+            )?;
+            if let Some(live) = self.take_from(chosen, key, now) {
+                self.served(chosen);
+                return Some(live);
+            }
+            tried |= 1 << chosen;
+        }
+    }
+
+    /// Notes for the strategy which source served a checkout.
+    fn served(&mut self, chosen: usize) {
+        self.turn = (chosen + 1) % self.sources.len();
+        if self.settings.strategy == Strategy::Weighted {
+            let mut total = 0;
+            for source in &mut self.sources {
+                source.credit += i64::from(source.settings.weight);
+                total += i64::from(source.settings.weight);
+            }
+            self.sources[chosen].credit -= total;
+        }
+    }
+
+    #[inline]
+    fn take_from(&mut self, index: usize, key: u32, now: Instant) -> Option<Box<Live<C>>> {
+        if !self.sources[index].is_usable(now) {
+            return None;
+        }
+        let live = self.draw(index, key, now)?;
+        let source = &mut self.sources[index];
+        source.in_use += 1;
+        if source.ready == 0 {
+            source.target = source.settings.target_ready();
+        }
+        if source.wants(now, 0) {
+            self.outbox.wake_driver = true;
+        }
+        let entry = &mut self.conns[live.id as usize];
+        entry.uses += 1;
+        entry.since = now;
+        Some(live)
+    }
+
+    /// Draws the most recently used connection with enough life left from a
+    /// stock; it is counted nowhere then. Those with too little are discarded on
+    /// the way: a stale one at the head does not hide the ready ones behind it.
+    #[inline]
+    fn draw(&mut self, index: usize, key: u32, now: Instant) -> Option<Box<Live<C>>> {
+        loop {
+            let source = &mut self.sources[index];
+            let stock = &mut source.stocks[key as usize];
+            let id = stock.head;
+            let entry = self.conns.get_mut(id as usize)?;
+            let (retired, expired) = (entry.retire_at <= now, entry.expires_at <= now);
+            let fresh = entry.ripeness == Ripeness::Fresh;
+            let live = entry.live.take();
+            entry.place = Place::InUse;
+            stock.remove(&mut self.conns, id);
+            source.ready -= 1;
+            source.fresh -= u32::from(fresh);
+            let live = live?;
+            if !retired {
+                return Some(live);
+            }
+            source.in_use += 1;
+            let reason = if expired {
+                Discard::ExpiredOnCheckout
+            } else {
+                Discard::InsufficientRemainingLifetime
+            };
+            self.discard(live, reason, now);
+        }
+    }
+
+    /// Offers the stock of a source to those waiting for it.
+    pub(crate) fn dispatch(&mut self, index: usize, now: Instant) {
+        let mut keys: Vec<u32> = self.queue.groups().map(|group| group.key).collect();
+        keys.dedup();
+        for key in keys {
+            while let Some(waiter) = self.queue.first_for(key, index) {
+                if !self.sources[index].is_usable(now) {
+                    return;
+                }
+                let Some(live) = self.draw(index, key, now) else { break };
+                self.hand(waiter, live, now);
+            }
+        }
+    }
+
+    /// Takes one connection out of the stock and discards it.
+    pub(crate) fn discard_ready(&mut self, id: u32, reason: Discard, now: Instant) {
+        let Some(live) = self.leave_stock(id) else { return };
+        self.discard(live, reason, now);
+    }
+
+    /// Takes a ready connection out of the stock; it counts as in use from here.
+    pub(crate) fn leave_stock(&mut self, id: u32) -> Option<Box<Live<C>>> {
+        let entry = &mut self.conns[id as usize];
+        let live = entry.live.take()?;
+        entry.place = Place::InUse;
+        let fresh = entry.ripeness == Ripeness::Fresh;
+        let (index, key) = (entry.source as usize, entry.key as usize);
+        let source = &mut self.sources[index];
+        source.stocks[key].remove(&mut self.conns, id);
+        source.ready -= 1;
+        source.fresh -= u32::from(fresh);
+        source.in_use += 1;
+        Some(live)
+    }
+
+    /// Takes a connection back from its user.
+    #[inline]
+    pub(crate) fn put(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
+        let entry = &self.conns[live.id as usize];
+        self.tallies.r#use.record(now.saturating_duration_since(entry.since));
+        self.receive(live, verdict, now);
+    }
+
+    /// Judges a connection that counts as in use and puts it where it belongs.
+    #[inline]
+    pub(crate) fn receive(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
+        let entry = &self.conns[live.id as usize];
+        let source = &self.sources[entry.source as usize];
+        let reason = match verdict {
+            Verdict::Discard(reason) => Some(reason),
+            _ if self.closed => Some(Discard::Drained),
+            _ if entry.generation != source.generation => Some(Discard::OldGeneration),
+            _ if entry.expires_at <= now => Some(Discard::ExpiredOnReturn),
+            _ if entry.retire_at <= now => Some(Discard::InsufficientRemainingLifetime),
+            _ => None,
+        };
+        match (reason, verdict) {
+            (Some(reason), _) => self.discard(live, reason, now),
+            (None, Verdict::Reset) => {
+                self.outbox.resets.push(live);
+                self.outbox.wake_driver = true;
+            }
+            _ => self.place(live, now),
+        }
+    }
+
+    /// Gives a usable connection to the first waiter that may have it, else to
+    /// the stock. It counts as in use until then.
+    #[inline]
+    pub(crate) fn place(&mut self, live: Box<Live<C>>, now: Instant) {
+        let (id, index) = (live.id, live.source as usize);
+        self.sources[index].in_use -= 1;
+        if self.queue.waiting() > 0 && self.sources[index].is_usable(now) {
+            let key = self.conns[id as usize].key;
+            let first = self.queue.first_for(key, index);
+            if self.keys.are_many() && self.converts(index, key, first, now) {
+                self.sources[index].in_use += 1;
+                return self.discard(live, Discard::Evicted, now);
+            }
+            if let Some(waiter) = first {
+                return self.hand(waiter, live, now);
+            }
+        }
+        self.stock(live, now);
+    }
+
+    /// Hands a connection, counted nowhere, to a waiter.
+    fn hand(&mut self, waiter: u32, live: Box<Live<C>>, now: Instant) {
+        let entry = &mut self.conns[live.id as usize];
+        entry.place = Place::InUse;
+        entry.since = now;
+        let index = live.source as usize;
+        self.sources[index].in_use += 1;
+        if self.sources.len() > 1 {
+            self.served(index);
+        }
+        let waker = self.queue.offer(waiter, live, now);
+        self.outbox.wakers.extend(waker);
+        self.last_offer = Some(now);
+        self.wake_driver_by(now + self.settings.claim_within);
+    }
+
+    /// Puts a usable connection, counted nowhere, into the stock.
+    fn stock(&mut self, live: Box<Live<C>>, now: Instant) {
+        let (id, index) = (live.id, live.source as usize);
+        let source = &mut self.sources[index];
+        let entry = &mut self.conns[id as usize];
+        let fresh = entry.ripeness == Ripeness::Fresh;
+        if fresh
+            && source.fresh >= source.target
+            && source.settings.max_idle.is_some_and(|idle| idle.is_zero())
+        {
+            source.in_use += 1;
+            return self.discard(live, Discard::ReservoirFull, now);
+        }
+        entry.place = Place::Ready;
+        entry.since = now;
+        entry.live = Some(live);
+        let key = entry.key as usize;
+        source.stocks[key].push_front(&mut self.conns, id);
+        source.ready += 1;
+        source.fresh += u32::from(fresh);
+        if let Some(max_idle) = source.settings.max_idle
+            && source.fresh > source.target.min(source.settings.min_idle())
+        {
+            self.wake_driver_by(now + max_idle);
+        }
+        if let Some(idle_check) = self.sources[index].settings.idle_check {
+            self.wake_driver_by(now + idle_check);
+        }
+    }
+
+    /// Whether a connection that comes back should give its slot to a waiter of
+    /// another key that nothing else will serve.
+    fn converts(&self, index: usize, key: u32, own: Option<u32>, now: Instant) -> bool {
+        let Some(other) = self.queue.first_of_other_keys(key, index) else { return false };
+        let passed = own.is_some_and(|own| {
+            self.queue.is_before(own, other)
+                || now < self.queue.waiter(other).arrived + CONVERT_AFTER
+        });
+        !passed && self.slot_is_wanted(index, self.queue.key_of(other))
+    }
+
+    /// Whether waiters of `key` have nothing on the way and no free slot.
+    pub(crate) fn slot_is_wanted(&self, index: usize, key: u32) -> bool {
+        let source = &self.sources[index];
+        let waiting: u32 = self
+            .queue
+            .groups()
+            .filter(|group| group.key == key && group.excluded & (1 << index) == 0)
+            .map(|group| group.waiting)
+            .sum();
+        let blocked = source.open() >= source.settings.max_open || source.lease_refused;
+        blocked && waiting > self.on_the_way(index, key)
+    }
+
+    /// Opens under way for a key, slots being reopened included.
+    fn on_the_way(&self, index: usize, key: u32) -> u32 {
+        let source = &self.sources[index];
+        if source.opening + source.reopening == 0 {
+            return 0;
+        }
+        let coming = self.conns.iter().filter(|(_, entry)| {
+            entry.source as usize == index
+                && match entry.place {
+                    Place::Opening(_) => entry.key == key,
+                    Place::Closing => entry.reopen == Some(key),
+                    _ => false,
+                }
+        });
+        coming.count() as u32
+    }
+
+    /// Starts to close a connection that counts as in use. Its lease is kept
+    /// until the backend has let go.
+    pub(crate) fn discard(&mut self, live: Box<Live<C>>, reason: Discard, now: Instant) {
+        let id = live.id;
+        let entry = &mut self.conns[id as usize];
+        debug_assert_eq!(entry.place, Place::InUse);
+        entry.place = Place::Closing;
+        if let Some(at) = entry.agenda_at.take() {
+            self.agenda.remove(&(at, id));
+        }
+        let (uses, age) = (entry.uses, now.saturating_duration_since(entry.born));
+        let (index, key) = (entry.source as usize, entry.key);
+        let source = &mut self.sources[index];
+        source.in_use -= 1;
+        source.closing += 1;
+        source.tallies.discards[reason as usize] += 1;
+        source.tallies.wasted += u64::from(uses == 0 && is_early(reason));
+        let event = Event::Discarded { source: source.name.clone(), reason, age, uses };
+        self.outbox.closes.push(live);
+        self.outbox.wake_driver = true;
+        let reopen = match reason {
+            Discard::Evicted => {
+                self.queue.first_of_other_keys(key, index).map(|id| self.queue.key_of(id))
+            }
+            Discard::ReplacedInPlace => Some(key),
+            _ => None,
+        };
+        if reopen.is_some() {
+            self.conns[id as usize].reopen = reopen;
+            self.sources[index].reopening += 1;
+        }
+        self.announce(event);
+    }
+
+    /// A detached connection's user has dropped it.
+    pub(crate) fn drop_detached(&mut self, live: Box<Live<C>>, now: Instant) {
+        let entry = &mut self.conns[live.id as usize];
+        entry.place = Place::InUse;
+        let source = &mut self.sources[entry.source as usize];
+        source.detached -= 1;
+        source.in_use += 1;
+        self.discard(live, Discard::Detached, now);
+    }
+
+    /// A user keeps its connection: it leaves the pool but not the count.
+    pub(crate) fn detach(&mut self, id: u32) {
+        let entry = &mut self.conns[id as usize];
+        entry.place = Place::Detached;
+        let source = &mut self.sources[entry.source as usize];
+        source.in_use -= 1;
+        source.detached += 1;
+    }
+
+    /// Starts an open in a slot whose lease is held.
+    pub(crate) fn start_open(&mut self, index: usize, key: u32, lease: Lease, now: Instant) {
+        let source = &mut self.sources[index];
+        source.opening += 1;
+        source.steps[Step::Credentials as usize] += 1;
+        self.keys.get_mut(key).conns += 1;
+        let id = self.conns.insert(Entry {
+            place: Place::Opening(Step::Credentials),
+            ripeness: Ripeness::Fresh,
+            source: index as u32,
+            key,
+            uses: 0,
+            link: Link::default(),
+            live: None,
+            since: now,
+            retire_at: now,
+            expires_at: now,
+            born: now,
+            checked_at: now,
+            agenda_at: None,
+            generation: source.generation,
+            killer: None,
+            lease: Some(lease),
+            reopen: None,
+        });
+        self.outbox.opens.push(id as u32);
+        self.outbox.wake_driver = true;
+    }
+
+    /// An open has come to its next step. `false`: it is no longer wanted.
+    pub(crate) fn step(&mut self, id: u32, step: Step, now: Instant) -> bool {
+        let entry = &mut self.conns[id as usize];
+        let Place::Opening(before) = entry.place else { return false };
+        let source = &mut self.sources[entry.source as usize];
+        source.steps[before as usize] -= 1;
+        source.steps[step as usize] += 1;
+        entry.place = Place::Opening(step);
+        entry.generation = source.generation;
+        entry.born = now;
+        let index = entry.source as usize;
+        if self.closed || self.sources[index].standing(now) != crate::budget::Standing::Good {
+            return false;
+        }
+        if step != Step::Connect {
+            return true;
+        }
+        let figures = self.sources[index].figures(self.waiters_of(index, now));
+        figures.fresh + figures.opening <= figures.target + figures.waiters
+    }
+
+    /// A connection has been opened; its life is drawn here, once.
+    pub(crate) fn opened(&mut self, id: u32, opened: Opened<C::Conn>, now: Instant) {
+        let entry = &mut self.conns[id as usize];
+        let source = &mut self.sources[entry.source as usize];
+        let settings = &source.settings;
+        let life = settings.base_lifetime - settings.lifetime_jitter / 2
+            + settings.lifetime_jitter.mul_f64(self.rng.f64());
+        let took = now.saturating_duration_since(entry.born);
+        entry.place = Place::InUse;
+        entry.expires_at = entry.born + life;
+        entry.retire_at = entry.expires_at - settings.guard_window;
+        let ripe_at = entry.retire_at - settings.lead;
+        entry.agenda_at = Some(ripe_at);
+        entry.checked_at = now;
+        entry.since = now;
+        entry.killer = opened.killer;
+        self.agenda.insert((ripe_at, id));
+        source.opening -= 1;
+        source.steps[Step::Connect as usize] -= 1;
+        source.in_use += 1;
+        source.tallies.opened += 1;
+        source.last_failure = None;
+        let healed = source.backoff.succeeded(&source.settings.backoff);
+        let old = entry.generation != source.generation;
+        let name = source.name.clone();
+        let live = Box::new(Live { conn: opened.conn, id, source: entry.source });
+        self.tallies.create.record(took);
+        self.wake_driver_by(ripe_at);
+        if healed {
+            self.outbox.wake_driver = true;
+            self.announce(Event::Breaker { source: name.clone(), open: false });
+        }
+        self.announce(Event::Opened { source: name, took });
+        if self.closed {
+            self.discard(live, Discard::Drained, now);
+        } else if old {
+            self.discard(live, Discard::OldGeneration, now);
+        } else {
+            self.place(live, now);
+        }
+    }
+
+    /// An open has ended without a connection. While something may be left at
+    /// the backend the entry stays, closing, until `released`.
+    pub(crate) fn open_ended(&mut self, id: u32, maybe_left: bool, now: Instant) {
+        let entry = &mut self.conns[id as usize];
+        let Place::Opening(step) = entry.place else { return };
+        let source = &mut self.sources[entry.source as usize];
+        source.opening -= 1;
+        source.steps[step as usize] -= 1;
+        source.closing += 1;
+        entry.place = Place::Closing;
+        if !maybe_left {
+            self.released(id, true, now);
+        }
+        self.outbox.wake_driver = true;
+    }
+
+    /// A step of opening failed: count it and back off.
+    pub(crate) fn open_failed(
+        &mut self,
+        index: usize,
+        reason: OpenFailure,
+        retry_after: Option<Duration>,
+        error: String,
+        now: Instant,
+    ) {
+        let source = &mut self.sources[index];
+        let was_open = source.backoff.is_open(&source.settings.backoff);
+        source.tallies.failures[reason as usize] += 1;
+        source.backoff.failed(now, &source.settings.backoff, retry_after, &mut self.rng);
+        source.last_failure = Some(error.clone());
+        let open = source.backoff.is_open(&source.settings.backoff);
+        let name = source.name.clone();
+        self.announce(Event::OpenFailed { source: name.clone(), reason, error });
+        if open && !was_open {
+            self.announce(Event::Breaker { source: name, open: true });
+        }
+    }
+
+    /// The backend has let go of a closed connection, or the grace is over.
+    pub(crate) fn released(&mut self, id: u32, confirmed: bool, now: Instant) {
+        let mut entry = self.conns.remove(id as usize);
+        debug_assert_eq!(entry.place, Place::Closing);
+        self.keys.get_mut(entry.key).conns -= 1;
+        let index = entry.source as usize;
+        let source = &mut self.sources[index];
+        source.closing -= 1;
+        source.tallies.unconfirmed += u64::from(!confirmed);
+        let name = source.name.clone();
+        if let Some(key) = entry.reopen {
+            source.reopening -= 1;
+            let good = source.standing(now) == crate::budget::Standing::Good;
+            if let Some(lease) = entry.lease.take().filter(|_| good && !self.closed) {
+                self.start_open(index, key, lease, now);
+            }
+        }
+        drop(entry);
+        self.outbox.wake_driver = true;
+        self.announce(Event::Released { source: name, confirmed });
+    }
+
+    /// The backend asked a source to wait.
+    pub(crate) fn throttled(&mut self, index: usize, retry_after: Duration, now: Instant) {
+        let ramp = self.settings.throttle_ramp;
+        let source = &mut self.sources[index];
+        let current = source.throttle.take();
+        source.throttle = Some(Throttle::merge(current, now, retry_after, ramp, &mut self.rng));
+        source.last_throttled = Some(now);
+        source.tallies.throttles += 1;
+        let name = source.name.clone();
+        self.outbox.wake_driver = true;
+        self.announce(Event::Throttled { source: name, retry_after });
+    }
+
+    /// Makes sure that the driver wakes no later than `at`.
+    #[inline]
+    pub(crate) fn wake_driver_by(&mut self, at: Instant) {
+        if self.armed_until.is_none_or(|armed| armed > at) {
+            self.outbox.wake_driver = true;
+        }
+    }
+
+    pub(crate) fn announce(&mut self, event: Event) {
+        if self.observed || tracing::enabled!(tracing::Level::DEBUG) {
+            self.outbox.events.push(event);
+        }
+    }
+}
+
+/// A close for this reason comes before the connection's life is over.
+fn is_early(reason: Discard) -> bool {
+    !matches!(
+        reason,
+        Discard::ExpiredOnCheckout
+            | Discard::ExpiredOnReturn
+            | Discard::ExpiredOnScan
+            | Discard::InsufficientRemainingLifetime
+            | Discard::ExpiringSoonOnScan
+            | Discard::ReplacedInPlace
+            | Discard::Drained
+    )
+}
