@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::{CountBudget, RateBudget, Wake};
-use crate::clock::{Clock, Instant};
+use crate::clock::{Clock, Instant, RoughClock};
 use crate::connector::Connector;
 use crate::driver;
 use crate::error::BuildError;
@@ -229,9 +229,13 @@ impl<C: Connector> Builder<C> {
             connectors.push(spec.connector);
         }
         let observed = self.observer.is_some();
+        let rough = RoughClock::new(&self.clock);
+        let mut state = State::new(self.pool, sources, keys, rng, observed);
+        state.margin = rough.margin();
         Ok(Arc::new(Hub {
-            state: Mutex::new(State::new(self.pool, sources, keys, rng, observed)),
+            state: Mutex::new(state),
             connectors,
+            rough,
             clock: self.clock,
             signal,
             changed: tokio::sync::Notify::new(),

@@ -15,9 +15,14 @@ use crate::error::GetError;
 use crate::guard::Guard;
 use crate::hub::Hub;
 use crate::keys::DEFAULT_KEY;
+use crate::observer::Event;
 use crate::queue::{Priority, Ticket, WaiterState};
 use crate::reason::Discard;
 use crate::state::{Live, State, Verdict};
+
+/// In real time one use in so many is timed: two readings of the precise clock
+/// would double the cost of a checkout. Under virtual time every use is.
+const TIMED: u64 = 16;
 
 /// How a connection is to be checked out.
 ///
@@ -109,7 +114,7 @@ pub struct Checkout<'a, C: Connector> {
 
 enum Stage<K> {
     Start { key: Option<K>, excluded: u64, priority: Priority, wait: Wait },
-    Waiting { id: u32, seq: u64, ticket: Ticket },
+    Waiting { id: u32, seq: u64, ticket: Ticket, since: Instant },
     Done,
 }
 
@@ -118,7 +123,8 @@ impl<C: Connector> Unpin for Checkout<'_, C> {}
 
 /// The answer of one look at the state.
 enum Look<C: Connector> {
-    Taken(Box<Live<C>>),
+    /// Taken, and whether this use is to be timed.
+    Taken(Box<Live<C>>, bool),
     Queued(u32, u64, Ticket),
     Err(GetError),
     Pending,
@@ -135,15 +141,97 @@ impl<'a, C: Connector> Checkout<'a, C> {
         Self { hub, stage: Stage::Start { key, excluded, priority, wait } }
     }
 
-    /// Hands a live connection to the caller unless it turns out to be dead.
+    /// The first poll: takes what is ready, else takes a ticket.
     #[inline]
-    fn accept(&mut self, live: Box<Live<C>>) -> Result<Guard<C>, Box<Live<C>>> {
-        let connector = &self.hub.connectors[live.source as usize];
-        if connector.is_broken(&live.conn) {
-            return Err(live);
+    fn start(&mut self, waker: &Waker) -> Poll<Result<Guard<C>, GetError>> {
+        let Stage::Start { key, excluded, priority, wait } = &self.stage else {
+            return Poll::Pending;
+        };
+        let hub = self.hub;
+        loop {
+            let now = hub.rough.now(&hub.clock);
+            let mut state = hub.state.lock();
+            let look = state.first_look(key.as_ref(), *excluded, *priority, *wait, now, waker);
+            hub.unlock(state);
+            match look {
+                Look::Taken(live, timed) => match accept(hub, live, timed) {
+                    Ok(guard) => {
+                        self.stage = Stage::Done;
+                        return Poll::Ready(Ok(guard));
+                    }
+                    Err(dead) => hub.discard_dead(dead),
+                },
+                Look::Queued(id, seq, ticket) => {
+                    let since = hub.clock.now();
+                    self.stage = Stage::Waiting { id, seq, ticket, since };
+                    return Poll::Pending;
+                }
+                Look::Err(error) => {
+                    self.stage = Stage::Done;
+                    return Poll::Ready(Err(error));
+                }
+                Look::Pending => return Poll::Pending,
+            }
         }
-        self.stage = Stage::Done;
-        Ok(Guard::new(self.hub.clone(), live))
+    }
+
+    /// A later poll: claims what was handed over, or goes on waiting.
+    fn wait(&mut self, waker: &Waker) -> Poll<Result<Guard<C>, GetError>> {
+        let hub = self.hub;
+        while let Stage::Waiting { id, seq, ticket, since } = self.stage {
+            let now = hub.clock.now();
+            let mut state = hub.state.lock();
+            let look = state.look(id, since, now, waker);
+            hub.unlock(state);
+            match look {
+                Look::Taken(live, timed) => match accept(hub, live, timed) {
+                    Ok(guard) => {
+                        self.stage = Stage::Done;
+                        return Poll::Ready(Ok(guard));
+                    }
+                    // what it was handed is dead: it goes on at its old place
+                    Err(dead) => {
+                        let id = hub.with(|state, now| {
+                            state.put(dead, Verdict::Discard(Discard::Broken), now);
+                            state.requeue(&ticket, seq, now, waker)
+                        });
+                        self.stage = Stage::Waiting { id, seq, ticket, since };
+                    }
+                },
+                Look::Err(error) => {
+                    self.stage = Stage::Done;
+                    return Poll::Ready(Err(error));
+                }
+                Look::Queued(..) | Look::Pending => break,
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// Makes a guard of a live connection, unless it turns out to be dead.
+#[inline]
+pub(crate) fn accept<C: Connector>(
+    hub: &Arc<Hub<C>>,
+    mut live: Box<Live<C>>,
+    timed: bool,
+) -> Result<Guard<C>, Box<Live<C>>> {
+    if hub.connectors[live.source as usize].is_broken(&live.conn) {
+        return Err(live);
+    }
+    if timed || !hub.rough.is_trusted() {
+        live.taken_at = Some(hub.clock.now());
+    }
+    Ok(Guard::new(hub.clone(), live))
+}
+
+impl<C: Connector> Hub<C> {
+    /// Closes a connection that was found dead at its checkout, which goes on.
+    pub(crate) fn discard_dead(&self, dead: Box<Live<C>>) {
+        self.with(|state, now| {
+            state.tallies.checkouts -= 1;
+            state.put(dead, Verdict::Discard(Discard::Broken), now);
+        });
     }
 }
 
@@ -153,49 +241,10 @@ impl<C: Connector> Future for Checkout<'_, C> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let mut dead: Option<Box<Live<C>>> = None;
-        loop {
-            let now = this.hub.clock.now();
-            let mut state = this.hub.state.lock();
-            if let Some(live) = dead.take() {
-                state.put(live, Verdict::Discard(Discard::Broken), now);
-            }
-            let look = match &this.stage {
-                Stage::Start { key, excluded, priority, wait } => {
-                    state.first_look(key.as_ref(), *excluded, *priority, *wait, now, cx.waker())
-                }
-                Stage::Waiting { id, .. } => state.look(*id, now, cx.waker()),
-                Stage::Done => Look::Err(GetError::Closed),
-            };
-            this.hub.unlock(state);
-            match look {
-                Look::Taken(live) => match this.accept(live) {
-                    Ok(guard) => return Poll::Ready(Ok(guard)),
-                    Err(live) => dead = Some(live),
-                },
-                Look::Queued(id, seq, ticket) => {
-                    this.stage = Stage::Waiting { id, seq, ticket };
-                    return Poll::Pending;
-                }
-                Look::Err(error) => {
-                    this.stage = Stage::Done;
-                    return Poll::Ready(Err(error));
-                }
-                Look::Pending => return Poll::Pending,
-            }
-            // what a waiter was handed is dead: it goes on at its old place
-            if let (Some(live), Stage::Waiting { seq, ticket, .. }) = (&dead, &this.stage) {
-                let (seq, ticket, id) = (*seq, *ticket, live.id);
-                let mut state = this.hub.state.lock();
-                let now = this.hub.clock.now();
-                debug_assert!(state.conns.contains(id as usize));
-                if let Some(live) = dead.take() {
-                    state.put(live, Verdict::Discard(Discard::Broken), now);
-                }
-                let id = state.requeue(&ticket, seq, now, cx.waker());
-                this.stage = Stage::Waiting { id, seq, ticket };
-                this.hub.unlock(state);
-            }
+        match this.stage {
+            Stage::Start { .. } => this.start(cx.waker()),
+            Stage::Waiting { .. } => this.wait(cx.waker()),
+            Stage::Done => panic!("a checkout was polled after it had completed"),
         }
     }
 }
@@ -206,7 +255,8 @@ impl<C: Connector> Drop for Checkout<'_, C> {
             self.hub.with(|state, now| {
                 state.tallies.cancelled += 1;
                 if let WaiterState::Offered(live, _) = state.queue.remove(id) {
-                    state.place(live, now);
+                    // judged anew: it may have retired or been invalidated on offer
+                    state.put(live, Verdict::Clean, now);
                 }
                 if state.queue.waiting() == 0 {
                     state.last_offer = None;
@@ -236,11 +286,17 @@ impl<C: Connector> State<C> {
             Some(key) => self.key_number(key, now),
         };
         if let Some(live) = self.take(now, key, excluded) {
-            self.tallies.checkouts += 1;
             self.tallies.wait.record_zero();
-            return Look::Taken(live);
+            return Look::Taken(live, self.count_checkout());
         }
         self.join(key, excluded, priority, wait, now, waker)
+    }
+
+    /// Counts a checkout and says whether to time its use: one in [`TIMED`].
+    #[inline]
+    pub(crate) fn count_checkout(&mut self) -> bool {
+        self.tallies.checkouts += 1;
+        self.tallies.checkouts.is_multiple_of(TIMED)
     }
 
     /// Takes a ticket, unless waiting is refused or useless.
@@ -267,6 +323,7 @@ impl<C: Connector> State<C> {
             self.tallies.timeouts += 1;
             let ahead = self.queue.waiting();
             let timeout = self.timeout_error(excluded, ahead, Duration::ZERO, now);
+            self.announce(Event::TimedOut { waited: Duration::ZERO });
             return Look::Err(GetError::Timeout(timeout));
         }
         let ticket = Ticket { key, excluded, priority, now, deadline, default_deadline };
@@ -330,26 +387,25 @@ impl<C: Connector> State<C> {
     }
 
     /// A later poll: claim what was handed over, or go on waiting.
-    fn look(&mut self, id: u32, now: Instant, waker: &Waker) -> Look<C> {
+    fn look(&mut self, id: u32, since: Instant, now: Instant, waker: &Waker) -> Look<C> {
         match &self.queue.waiter(id).state {
             WaiterState::Offered(live, _) => {
                 let source = &self.sources[live.source as usize];
-                let stale = self.conns[live.id as usize].retire_at <= now;
+                let entry = &self.conns[live.id as usize];
+                let stale = entry.retire_at <= now || entry.generation != source.generation;
                 let benched =
                     source.throttled_until(now).is_some() || source.standing(now) != Standing::Good;
                 if stale || benched {
-                    return self.decline(id, stale, now, waker);
+                    return self.decline(id, now, waker);
                 }
-                let waited = now.saturating_duration_since(self.queue.waiter(id).arrived);
                 let WaiterState::Offered(live, _) = self.queue.remove(id) else {
                     return Look::Pending;
                 };
                 let entry = &mut self.conns[live.id as usize];
                 entry.uses += 1;
                 entry.since = now;
-                self.tallies.checkouts += 1;
-                self.tallies.wait.record(waited);
-                Look::Taken(live)
+                self.tallies.wait.record(now.saturating_duration_since(since));
+                Look::Taken(live, self.count_checkout())
             }
             WaiterState::Failed(_) => match self.queue.remove(id) {
                 WaiterState::Failed(error) => Look::Err(error),
@@ -364,24 +420,21 @@ impl<C: Connector> State<C> {
                 self.serve_waiters(now);
                 match self.queue.waiter(id).state {
                     WaiterState::Waiting => Look::Pending,
-                    _ => self.look(id, now, waker),
+                    _ => self.look(id, since, now, waker),
                 }
             }
         }
     }
 
     /// What was handed over may not be used any more: give it up, keep the place.
-    fn decline(&mut self, id: u32, stale: bool, now: Instant, waker: &Waker) -> Look<C> {
+    fn decline(&mut self, id: u32, now: Instant, waker: &Waker) -> Look<C> {
         let in_time = now < self.queue.waiter(id).deadline;
         let Some(live) = self.queue.take_back(id, in_time) else { return Look::Pending };
-        if stale {
-            self.put(live, Verdict::Clean, now);
-        } else {
-            self.place(live, now);
-        }
+        self.put(live, Verdict::Clean, now);
         if !in_time {
             let timeout = self.timeout(id, now);
             self.tallies.timeouts += 1;
+            self.announce(Event::TimedOut { waited: timeout.waited });
             self.queue.remove(id);
             return Look::Err(GetError::Timeout(timeout));
         }

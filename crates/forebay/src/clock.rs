@@ -2,10 +2,16 @@
 //! clock; the simulator gives each member a clock of its own, with offset,
 //! drift and freezes, by implementing [`TimeSource`]. Nothing else in this
 //! crate reads a clock.
+//!
+//! Reading the precise clock costs more than the rest of a checkout together.
+//! [`RoughClock`] is for the hot path: the kernel's coarse clock, at a tenth of
+//! the cost.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub use tokio::time::Instant;
 
@@ -77,5 +83,142 @@ impl Clock {
 impl std::fmt::Debug for Clock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.is_some() { "Clock(custom)" } else { "Clock(tokio)" })
+    }
+}
+
+/// The present instant to within a few milliseconds, for nearly nothing. What
+/// must not be late is judged with [`margin`](RoughClock::margin) to spare.
+///
+/// The coarse clock is used only while tokio's clock is real time: under paused
+/// or custom time, and where the kernel has none, this is the precise clock.
+pub(crate) struct RoughClock {
+    trusted: AtomicBool,
+    anchor: Instant,
+    anchor_nanos: u64,
+    tick: Duration,
+}
+
+impl RoughClock {
+    pub(crate) fn new(clock: &Clock) -> Self {
+        // the anchor is read after the kernel's clock, so the mapping errs to the later side
+        let (anchor_nanos, tick) = (kernel_nanos(Precision::Fine), kernel_tick());
+        let anchor = clock.now();
+        let possible = anchor_nanos.is_some() && tick.is_some();
+        let rough = Self {
+            trusted: AtomicBool::new(possible),
+            anchor,
+            anchor_nanos: anchor_nanos.unwrap_or_default(),
+            tick: tick.unwrap_or_default(),
+        };
+        rough.verify(clock);
+        rough
+    }
+
+    /// How far the rough clock may be behind the precise one. The kernel moves its
+    /// coarse clock every tick, but a machine that is itself interrupted may be late.
+    pub(crate) fn margin(&self) -> Duration {
+        if self.is_trusted() { Duration::from_millis(100) } else { Duration::ZERO }
+    }
+
+    /// As a rule between now and a tick from now.
+    #[inline]
+    pub(crate) fn now(&self, clock: &Clock) -> Instant {
+        if self.is_trusted()
+            && let Some(nanos) = kernel_nanos(Precision::Coarse)
+        {
+            let since = Duration::from_nanos(nanos.saturating_sub(self.anchor_nanos));
+            return self.anchor + since + self.tick;
+        }
+        clock.now()
+    }
+
+    /// Whether the coarse clock is in use.
+    #[inline]
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.trusted.load(Ordering::Relaxed)
+    }
+
+    /// Stops using the coarse clock for good once `clock` is not real time: paused
+    /// or advanced, it no longer lies between two readings of the system's.
+    #[expect(clippy::disallowed_methods, reason = "compares the handle with the system's clock")]
+    pub(crate) fn verify(&self, clock: &Clock) {
+        if self.is_trusted() {
+            let before = std::time::Instant::now();
+            let reading = clock.now().into_std();
+            let after = std::time::Instant::now();
+            if clock.0.is_some() || reading < before || reading > after {
+                self.trusted.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+enum Precision {
+    Fine,
+    Coarse,
+}
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+#[inline]
+fn kernel_nanos(precision: Precision) -> Option<u64> {
+    let id = match precision {
+        Precision::Fine => rustix::time::ClockId::Monotonic,
+        Precision::Coarse => rustix::time::ClockId::MonotonicCoarse,
+    };
+    let time = rustix::time::clock_gettime(id);
+    Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+fn kernel_tick() -> Option<Duration> {
+    let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+    let tick = Duration::new(tick.tv_sec as u64, tick.tv_nsec as u32);
+    (!tick.is_zero() && tick <= Duration::from_millis(20)).then_some(tick)
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+fn kernel_nanos(_precision: Precision) -> Option<u64> {
+    None
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+fn kernel_tick() -> Option<Duration> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rough_clock_is_behind_by_less_than_its_margin_and_hardly_ahead() {
+        let clock = Clock::tokio();
+        let rough = RoughClock::new(&clock);
+        for _ in 0..100_000 {
+            let before = clock.now();
+            let reading = rough.now(&clock);
+            let after = clock.now();
+            assert!(reading + rough.margin() >= before, "behind by {:?}", before - reading);
+            assert!(reading <= after + rough.tick, "ahead by {:?}", reading - after);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn under_paused_time_the_rough_clock_is_the_precise_one() {
+        let clock = Clock::tokio();
+        let rough = RoughClock::new(&clock);
+        assert!(!rough.is_trusted());
+        let start = clock.now();
+        clock.sleep_until(start + Duration::from_secs(3600)).await;
+        assert_eq!(rough.now(&clock), clock.now());
+    }
+
+    #[tokio::test]
+    async fn time_paused_later_is_noticed_when_verified() {
+        let clock = Clock::tokio();
+        let rough = RoughClock::new(&clock);
+        tokio::time::pause();
+        rough.verify(&clock);
+        assert!(!rough.is_trusted());
     }
 }

@@ -151,6 +151,9 @@ pub enum Returned {
     Clean,
     /// Usable again after [`Connector::reset`].
     NeedsReset,
+    /// Dead, as [`Connector::is_broken`] would say if it did not need `&mut` to
+    /// find out: it is discarded.
+    Broken,
     /// In the middle of something: it is discarded.
     Unknown,
 }

@@ -30,6 +30,7 @@ pub(crate) async fn drive<C: Connector>(hub: Arc<Hub<C>>) {
 /// Lets the state decide and carries the decisions out. Gives when to look
 /// again, if ever; `None` once all is over.
 fn turn<C: Connector>(hub: &Arc<Hub<C>>) -> Option<Option<Instant>> {
+    hub.rough.verify(&hub.clock);
     let now = hub.clock.now();
     let mut state = hub.state.lock();
     state.tick(now);
@@ -320,7 +321,7 @@ impl<C: Connector> crate::state::State<C> {
     fn refreshed(&mut self, live: Box<Live<C>>, checked: bool, now: Instant) {
         let entry = &self.conns[live.id as usize];
         let (id, idle_since) = (live.id, entry.since);
-        self.receive(live, Verdict::Clean, now);
+        self.put(live, Verdict::Clean, now);
         if checked
             && let Some(entry) = self.conns.get_mut(id as usize)
             && entry.place == crate::state::Place::Ready
@@ -335,7 +336,7 @@ impl<C: Connector> crate::state::State<C> {
 }
 
 /// An error with its causes, for logs and for waiting checkouts.
-fn describe(error: &dyn std::error::Error) -> String {
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -83,9 +83,13 @@ impl<C: Connector> Guard<C> {
 
     #[inline]
     fn give_back(&mut self, verdict: Verdict) {
-        if let Some(live) = self.live.take() {
-            let now = self.hub.clock.now();
+        if let Some(mut live) = self.live.take() {
+            let used = live.taken_at.take().map(|at| self.hub.clock.now() - at);
+            let now = self.hub.rough.now(&self.hub.clock);
             let mut state = self.hub.state.lock();
+            if let Some(used) = used {
+                state.tallies.r#use.record(used);
+            }
             state.put(live, verdict, now);
             self.hub.unlock(state);
         }
@@ -133,6 +137,7 @@ fn judge<C: Connector>(connector: &C, conn: &mut C::Conn) -> Verdict {
         match connector.state(conn) {
             Returned::Clean => Verdict::Clean,
             Returned::NeedsReset => Verdict::Reset,
+            Returned::Broken => Verdict::Discard(Discard::Broken),
             Returned::Unknown => Verdict::Discard(Discard::UnknownState),
         }
     }));

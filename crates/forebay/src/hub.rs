@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::clock::{Clock, Instant};
+use crate::clock::{Clock, Instant, RoughClock};
 use crate::connector::Connector;
 use crate::error::GetError;
 use crate::observer::{Event, Observer};
@@ -17,6 +17,7 @@ pub(crate) struct Hub<C: Connector> {
     pub(crate) state: Mutex<State<C>>,
     pub(crate) connectors: Vec<C>,
     pub(crate) clock: Clock,
+    pub(crate) rough: RoughClock,
     /// Wakes the driver.
     pub(crate) signal: Arc<Notify>,
     /// Told after each open and each release, for those who watch the stock.

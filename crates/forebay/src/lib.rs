@@ -37,6 +37,8 @@
 //! The way through the code: [`Pool::get`] makes a [`Checkout`]; its poll takes
 //! from or queues in the state; the driver task ages, refills and closes.
 
+#[cfg(any(feature = "deadpool", feature = "bb8"))]
+pub mod adapters;
 mod audit;
 mod backoff;
 mod budget;
@@ -45,6 +47,7 @@ mod checkout;
 mod clock;
 mod connector;
 mod driver;
+mod env;
 mod error;
 mod guard;
 mod histogram;
@@ -75,6 +78,7 @@ pub use builder::Builder;
 pub use checkout::{Checkout, GetOptions};
 pub use clock::{BoxFuture, Clock, Instant, TimeSource};
 pub use connector::{Connector, Failure, Killer, LetGo, Opened, Returned};
+pub use env::{Correction, EnvSettings};
 pub use error::{BuildError, GetError, NotReady, Phase, Timeout};
 pub use guard::{Detached, Guard};
 pub use histogram::Histogram;

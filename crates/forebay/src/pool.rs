@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::builder::Builder;
-use crate::checkout::{Checkout, GetOptions, Wait};
+use crate::checkout::{Checkout, GetOptions, Wait, accept};
 use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::error::{GetError, NotReady};
@@ -15,7 +15,6 @@ use crate::keys::DEFAULT_KEY;
 use crate::queue::Priority;
 use crate::reason::Discard;
 use crate::settings::SourceSpec;
-use crate::state::Verdict;
 use crate::stats::Stats;
 
 /// One or more sources behind one fair queue. Clones share the pool; when the
@@ -145,9 +144,9 @@ impl<C: Connector> Pool<C> {
                 }
                 match state.take(now, DEFAULT_KEY, 0) {
                     Some(live) => {
-                        state.tallies.checkouts += 1;
                         state.tallies.wait.record_zero();
-                        Ok(live)
+                        let timed = state.count_checkout();
+                        Ok((live, timed))
                     }
                     None => {
                         state.tallies.empty += 1;
@@ -158,11 +157,11 @@ impl<C: Connector> Pool<C> {
                     }
                 }
             });
-            let live = taken?;
-            if !hub.connectors[live.source as usize].is_broken(&live.conn) {
-                return Ok(Guard::new(hub.clone(), live));
+            let (live, timed) = taken?;
+            match accept(hub, live, timed) {
+                Ok(guard) => return Ok(guard),
+                Err(dead) => hub.discard_dead(dead),
             }
-            hub.with(|state, now| state.put(live, Verdict::Discard(Discard::Broken), now));
         }
     }
 

@@ -109,6 +109,33 @@ impl std::fmt::Debug for Settings {
 }
 
 impl Settings {
+    /// No reservoir: warm up to `max_open`, then keep that size. Connections live
+    /// for 55 minutes, give or take one; they are opened one at a time (raise
+    /// `max_opening` to warm up faster), each within 10 s, with waits of 200 ms to
+    /// 5 s after failures and, after five in a row, a breaker; idle ones are kept.
+    ///
+    /// ```
+    /// let settings = forebay::Settings { max_opening: 8, ..forebay::Settings::standard() };
+    /// assert_eq!(settings.target_ready(), settings.max_open);
+    /// ```
+    pub fn standard() -> Self {
+        Self {
+            max_open: 100,
+            target_ready: None,
+            max_opening: 1,
+            base_lifetime: Duration::from_secs(55 * 60),
+            max_idle: None,
+            connect_timeout: Duration::from_secs(10),
+            backoff: BackoffSettings {
+                base: Duration::from_millis(200),
+                max: Duration::from_secs(5),
+                breaker_after: 5,
+                ..BackoffSettings::default()
+            },
+            ..Self::default()
+        }
+    }
+
     /// Ready connections to keep.
     pub fn target_ready(&self) -> u32 {
         self.target_ready.unwrap_or(self.max_open)

@@ -36,6 +36,8 @@ pub(crate) struct Live<C: Connector> {
     pub(crate) conn: C::Conn,
     pub(crate) id: u32,
     pub(crate) source: u32,
+    /// When this use began, if it is one of those that are timed.
+    pub(crate) taken_at: Option<Instant>,
 }
 
 /// Where a connection is. Exactly one of these.
@@ -74,6 +76,8 @@ pub(crate) struct Entry<C: Connector> {
     /// Idle since, or in use since.
     pub(crate) since: Instant,
     pub(crate) retire_at: Instant,
+    /// `retire_at` less what the rough clock may be behind.
+    pub(crate) hand_out_before: Instant,
     pub(crate) expires_at: Instant,
     pub(crate) born: Instant,
     pub(crate) checked_at: Instant,
@@ -124,6 +128,8 @@ pub(crate) struct State<C: Connector> {
     /// When something was last handed to a waiter. The driver stays armed for
     /// `claim_within` after it, so that busy hand-offs do not each wake it.
     pub(crate) last_offer: Option<Instant>,
+    /// What the rough clock may be behind.
+    pub(crate) margin: Duration,
     /// The driver has ended: whoever discards a connection drops it on the spot.
     pub(crate) driverless: bool,
     observed: bool,
@@ -169,6 +175,7 @@ impl<C: Connector> State<C> {
             closed: false,
             armed_until: None,
             last_offer: None,
+            margin: Duration::ZERO,
             driverless: false,
             observed,
             turn: 0,
@@ -271,7 +278,7 @@ impl<C: Connector> State<C> {
             let stock = &mut source.stocks[key as usize];
             let id = stock.head;
             let entry = self.conns.get_mut(id as usize)?;
-            let (retired, expired) = (entry.retire_at <= now, entry.expires_at <= now);
+            let (retired, expired) = (entry.hand_out_before <= now, entry.expires_at <= now);
             let fresh = entry.ripeness == Ripeness::Fresh;
             let live = entry.live.take();
             entry.place = Place::InUse;
@@ -328,17 +335,9 @@ impl<C: Connector> State<C> {
         Some(live)
     }
 
-    /// Takes a connection back from its user.
-    #[inline]
-    pub(crate) fn put(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
-        let entry = &self.conns[live.id as usize];
-        self.tallies.r#use.record(now.saturating_duration_since(entry.since));
-        self.receive(live, verdict, now);
-    }
-
     /// Judges a connection that counts as in use and puts it where it belongs.
     #[inline]
-    pub(crate) fn receive(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
+    pub(crate) fn put(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
         let entry = &self.conns[live.id as usize];
         let source = &self.sources[entry.source as usize];
         let reason = match verdict {
@@ -346,7 +345,7 @@ impl<C: Connector> State<C> {
             _ if self.closed => Some(Discard::Drained),
             _ if entry.generation != source.generation => Some(Discard::OldGeneration),
             _ if entry.expires_at <= now => Some(Discard::ExpiredOnReturn),
-            _ if entry.retire_at <= now => Some(Discard::InsufficientRemainingLifetime),
+            _ if entry.hand_out_before <= now => Some(Discard::InsufficientRemainingLifetime),
             _ => None,
         };
         match (reason, verdict) {
@@ -535,6 +534,7 @@ impl<C: Connector> State<C> {
             live: None,
             since: now,
             retire_at: now,
+            hand_out_before: now,
             expires_at: now,
             born: now,
             checked_at: now,
@@ -580,6 +580,7 @@ impl<C: Connector> State<C> {
         entry.place = Place::InUse;
         entry.expires_at = entry.born + life;
         entry.retire_at = entry.expires_at - settings.guard_window;
+        entry.hand_out_before = entry.retire_at - self.margin;
         let ripe_at = entry.retire_at - settings.lead;
         entry.agenda_at = Some(ripe_at);
         entry.checked_at = now;
@@ -594,7 +595,7 @@ impl<C: Connector> State<C> {
         let healed = source.backoff.succeeded(&source.settings.backoff);
         let old = entry.generation != source.generation;
         let name = source.name.clone();
-        let live = Box::new(Live { conn: opened.conn, id, source: entry.source });
+        let live = Box::new(Live { conn: opened.conn, id, source: entry.source, taken_at: None });
         self.tallies.create.record(took);
         self.wake_driver_by(ripe_at);
         if healed {

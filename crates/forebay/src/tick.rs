@@ -12,7 +12,7 @@ use crate::keys::DEFAULT_KEY;
 use crate::observer::Event;
 use crate::queue::WaiterState;
 use crate::reason::{Discard, OpenFailure};
-use crate::state::{Place, Ripeness, State};
+use crate::state::{Place, Ripeness, State, Verdict};
 
 impl<C: Connector> State<C> {
     /// Brings everything up to `now` and sets when to be woken next.
@@ -94,7 +94,7 @@ impl<C: Connector> State<C> {
                 if self.queue.waiter(id).deadline <= now {
                     self.time_out(id, now);
                 }
-                self.place(live, now);
+                self.put(live, Verdict::Clean, now);
             }
         }
     }

@@ -1,0 +1,2 @@
+//! A deadpool manager behind a Forebay pool, against an echo server of its own.
+fn main() {}
