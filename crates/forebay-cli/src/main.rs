@@ -21,10 +21,12 @@ Example:
 
 `forebay dev --help` explains what it shows.";
 
-/// The connection layer for backends that ration connections: a stock of ready
-/// connections, kept within the backend's limits.
+const ABOUT: &str = "\
+The connection layer for backends that ration connections: it keeps a stock of
+ready connections, and keeps within the backend's limits.";
+
 #[derive(Parser)]
-#[command(name = "forebay", version, after_help = EXAMPLES)]
+#[command(name = "forebay", version, about = ABOUT, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

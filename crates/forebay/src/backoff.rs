@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::clock::{FAR, Instant};
 
 /// How a source backs off after failed opens.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +34,8 @@ impl Default for BackoffSettings {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Backoff {
     failures: u32,
+    /// Waits begun since the last success.
+    waits: u32,
     until: Option<Instant>,
 }
 
@@ -51,9 +53,10 @@ impl Backoff {
         let waiting = self.until.is_some_and(|until| until > now);
         if !waiting || retry_after.is_some() {
             let ceiling = if self.is_open(settings) { settings.breaker_max } else { settings.max };
-            let doubled = settings.base.saturating_mul(1 << (self.failures - 1).min(16));
+            let doubled = settings.base.saturating_mul(1 << self.waits.min(16));
             let wait = doubled.min(ceiling).mul_f64(0.5 + rng.f64());
-            let until = now + wait.max(retry_after.unwrap_or_default());
+            let until = now + wait.max(retry_after.unwrap_or_default()).min(FAR);
+            self.waits = self.waits.saturating_add(1);
             self.until = Some(self.until.map_or(until, |before| before.max(until)));
         }
     }
@@ -77,6 +80,11 @@ impl Backoff {
     /// When to look again, while waiting.
     pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|until| *until > now)
+    }
+
+    /// Whether the last open failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failures > 0
     }
 
     /// Whether the breaker is open.

@@ -207,6 +207,7 @@ impl<C: Connector> Builder<C> {
         if given == 0 || given > SOURCES_MAX {
             return Err(BuildError::SourceCount { given, max: SOURCES_MAX });
         }
+        self.pool.check()?;
         let mut names = BTreeSet::new();
         for source in &self.sources {
             source.settings.check(&source.name)?;
@@ -215,14 +216,15 @@ impl<C: Connector> Builder<C> {
             }
         }
         let now = self.clock.now();
+        let pool = self.pool.bounded();
         let mut rng = fastrand::Rng::with_seed(self.seed.unwrap_or_else(random_seed));
-        let hold_until = self.pool.stagger.map(|most| now + most.mul_f64(rng.f64()));
-        let mut keys = Keys::new(now);
+        let hold_until = pool.stagger.map(|most| now + most.mul_f64(rng.f64()));
+        let mut keys = Keys::new();
         let mut sources = Vec::new();
         let mut connectors = Vec::new();
         let signal = Arc::new(tokio::sync::Notify::new());
         for spec in self.sources {
-            sources.push(source_state(&spec, hold_until, &mut keys, now));
+            sources.push(source_state(&spec, hold_until, &mut keys));
             if let Some(count) = &spec.settings.count {
                 count.watch(Wake::new(&signal));
             }
@@ -230,7 +232,7 @@ impl<C: Connector> Builder<C> {
         }
         let observed = self.observer.is_some();
         let rough = RoughClock::new(&self.clock);
-        let mut state = State::new(self.pool, sources, keys, rng, observed);
+        let mut state = State::new(pool, sources, keys, rng, observed);
         state.margin = rough.margin();
         Ok(Arc::new(Hub {
             state: Mutex::new(state),
@@ -239,6 +241,7 @@ impl<C: Connector> Builder<C> {
             clock: self.clock,
             signal,
             changed: tokio::sync::Notify::new(),
+            closing: tokio::sync::Notify::new(),
             observer: self.observer,
         }))
     }
@@ -248,10 +251,9 @@ fn source_state<C: Connector>(
     spec: &SourceSpec<C>,
     hold_until: Option<Instant>,
     keys: &mut Keys<C::Key>,
-    now: Instant,
 ) -> SourceState {
-    let mut state = SourceState::new(&spec.name, spec.settings.clone(), hold_until);
-    state.prefill = spec.prefill.iter().map(|key| keys.keep(key, now)).collect();
+    let mut state = SourceState::new(&spec.name, spec.settings.clone().bounded(), hold_until);
+    state.prefill = spec.prefill.iter().map(|key| keys.keep(key)).collect();
     state
 }
 

@@ -3,13 +3,14 @@
 //! handed one. Dropping it at any point gives back whatever it holds.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::budget::Standing;
-use crate::clock::Instant;
+use crate::clock::{FAR, Instant};
 use crate::connector::Connector;
 use crate::error::GetError;
 use crate::guard::Guard;
@@ -191,7 +192,9 @@ impl<'a, C: Connector> Checkout<'a, C> {
                     }
                     // what it was handed is dead: it goes on at its old place
                     Err(dead) => {
+                        let waited = now.saturating_duration_since(since);
                         let id = hub.with(|state, now| {
+                            state.tallies.wait.forget(waited);
                             state.put(dead, Verdict::Discard(Discard::Broken), now);
                             state.requeue(&ticket, seq, now, waker)
                         });
@@ -216,7 +219,10 @@ pub(crate) fn accept<C: Connector>(
     mut live: Box<Live<C>>,
     timed: bool,
 ) -> Result<Guard<C>, Box<Live<C>>> {
-    if hub.connectors[live.source as usize].is_broken(&live.conn) {
+    let connector = &hub.connectors[live.source as usize];
+    // a connector that panics here costs this connection only
+    let asked = catch_unwind(AssertUnwindSafe(|| connector.is_broken(&live.conn)));
+    if asked.unwrap_or(true) {
         return Err(live);
     }
     if timed || !hub.rough.is_trusted() {
@@ -230,6 +236,7 @@ impl<C: Connector> Hub<C> {
     pub(crate) fn discard_dead(&self, dead: Box<Live<C>>) {
         self.with(|state, now| {
             state.tallies.checkouts -= 1;
+            state.tallies.wait.forget(Duration::ZERO);
             state.put(dead, Verdict::Discard(Discard::Broken), now);
         });
     }
@@ -289,7 +296,11 @@ impl<C: Connector> State<C> {
             self.tallies.wait.record_zero();
             return Look::Taken(live, self.count_checkout());
         }
-        self.join(key, excluded, priority, wait, now, waker)
+        let look = self.join(key, excluded, priority, wait, now, waker);
+        if matches!(look, Look::Err(_)) {
+            self.forget_key(key);
+        }
+        look
     }
 
     /// Counts a checkout and says whether to time its use: one in [`TIMED`].
@@ -310,13 +321,14 @@ impl<C: Connector> State<C> {
         waker: &Waker,
     ) -> Look<C> {
         self.tallies.empty += 1;
+        self.keys.get_mut(key).last_used = Some(now);
         if let Err(error) = self.may_wait(excluded, priority, now) {
             return Look::Err(error);
         }
         let (deadline, default_deadline) = match wait {
             Wait::Default => (now + self.settings.timeout, true),
             Wait::Brief => (now + self.settings.brief_wait, false),
-            Wait::For(span) => (now + span, false),
+            Wait::For(span) => (now + span.min(FAR), false),
             Wait::Until(at) => (at, false),
         };
         if deadline <= now {
@@ -454,12 +466,5 @@ impl<C: Connector> State<C> {
             self.serve_waiters(now);
         }
         id
-    }
-
-    /// Offers all stocks to those waiting.
-    fn serve_waiters(&mut self, now: Instant) {
-        for index in 0..self.sources.len() {
-            self.dispatch(index, now);
-        }
     }
 }

@@ -15,6 +15,10 @@ use std::time::Duration;
 
 pub use tokio::time::Instant;
 
+/// As far ahead as anything is planned. Longer spans are cut to this: "for ever"
+/// must not overflow an instant.
+pub(crate) const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// A boxed future, as returned by the traits that are used behind `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

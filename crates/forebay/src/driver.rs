@@ -3,6 +3,7 @@
 //! each open, close, reset and check is a task of its own, so a connector that
 //! hangs or panics costs that connection and nothing else.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use crate::clock::Instant;
@@ -10,13 +11,18 @@ use crate::connector::{Connector, Failure, LetGo};
 use crate::hub::Hub;
 use crate::reason::{Discard, OpenFailure};
 use crate::source::Step;
-use crate::state::{Live, Verdict};
+use crate::state::{Live, Place, Verdict};
 
 /// Runs until the pool is closed and every connection is gone.
-pub(crate) async fn drive<C: Connector>(hub: Arc<Hub<C>>) {
-    // if the runtime ends before the pool, waiters must not wait for nobody
-    let _abandoned = Abandon(hub.clone());
-    while let Some(next) = turn(&hub) {
+pub(crate) fn drive<C: Connector>(hub: Arc<Hub<C>>) -> impl Future<Output = ()> + Send {
+    // if the runtime ends before the pool, even before the first poll, waiters
+    // must not wait for nobody
+    let abandoned = Abandon(hub);
+    async move { run(&abandoned.0).await }
+}
+
+async fn run<C: Connector>(hub: &Arc<Hub<C>>) {
+    while let Some(next) = turn(hub) {
         match next {
             Some(at) => {
                 let _ = hub.clock.until(at, hub.signal.notified()).await;
@@ -33,7 +39,11 @@ fn turn<C: Connector>(hub: &Arc<Hub<C>>) -> Option<Option<Instant>> {
     hub.rough.verify(&hub.clock);
     let now = hub.clock.now();
     let mut state = hub.state.lock();
+    let before = state.conns.len();
     state.tick(now);
+    if state.conns.len() < before {
+        hub.changed.notify_waiters();
+    }
     let outbox = &mut state.outbox;
     let opens = std::mem::take(&mut outbox.opens);
     let closes = std::mem::take(&mut outbox.closes);
@@ -58,7 +68,7 @@ fn turn<C: Connector>(hub: &Arc<Hub<C>>) -> Option<Option<Instant>> {
         tokio::spawn(refresh(Slot::new(hub, live.id), live, OpenFailure::Reset));
     }
     for live in checks {
-        tokio::spawn(refresh(Slot::new(hub, live.id), live, OpenFailure::Check));
+        tokio::spawn(refresh(Slot::checking(hub, live.id), live, OpenFailure::Check));
     }
     (!ended).then_some(next)
 }
@@ -77,13 +87,21 @@ struct Slot<C: Connector> {
     hub: Arc<Hub<C>>,
     id: u32,
     source: usize,
+    /// Counts as a check under way.
+    checks: bool,
     settled: bool,
 }
 
 impl<C: Connector> Slot<C> {
     fn new(hub: &Arc<Hub<C>>, id: u32) -> Self {
         let source = hub.state.lock().conns[id as usize].source as usize;
-        Self { hub: hub.clone(), id, source, settled: false }
+        Self { hub: hub.clone(), id, source, checks: false, settled: false }
+    }
+
+    fn checking(hub: &Arc<Hub<C>>, id: u32) -> Self {
+        let mut slot = Self::new(hub, id);
+        slot.checks = true;
+        slot
     }
 
     fn settings<R>(&self, read: impl FnOnce(&crate::settings::Settings) -> R) -> R {
@@ -98,6 +116,12 @@ impl<C: Connector> Slot<C> {
 
 impl<C: Connector> Drop for Slot<C> {
     fn drop(&mut self) {
+        if self.checks {
+            self.hub.with(|state, _| {
+                state.sources[self.source].checking -= 1;
+                state.outbox.wake_driver = true; // the next check may start
+            });
+        }
         if self.settled {
             return;
         }
@@ -112,13 +136,17 @@ impl<C: Connector> Drop for Slot<C> {
 }
 
 impl<C: Connector> crate::state::State<C> {
-    /// Frees a slot whose background task has ended in no orderly way.
+    /// Frees a slot whose background task has ended in no orderly way. What it
+    /// had was dropped with it, and nobody knows when the backend lets go.
     fn give_up(&mut self, id: u32, now: Instant) {
-        use crate::state::Place;
         let entry = &mut self.conns[id as usize];
         match entry.place {
-            Place::Opening(_) => self.open_ended(id, false, now),
-            Place::Closing => self.released(id, false, now),
+            Place::Opening(step) if step != Step::Connect => self.open_ended(id, false, now),
+            Place::Opening(_) => {
+                self.open_ended(id, true, now);
+                self.release_after_grace(id, now);
+            }
+            Place::Closing => self.release_after_grace(id, now),
             Place::InUse => {
                 if let Some(at) = entry.agenda_at.take() {
                     self.agenda.remove(&(at, id));
@@ -128,10 +156,22 @@ impl<C: Connector> crate::state::State<C> {
                 source.in_use -= 1;
                 source.closing += 1;
                 source.tallies.discards[Discard::Broken as usize] += 1;
-                self.released(id, false, now);
+                self.release_after_grace(id, now);
             }
             Place::Ready | Place::Detached => {}
         }
+    }
+
+    /// Keeps the slot and the lease of a closed connection for `close_grace`.
+    fn release_after_grace(&mut self, id: u32, now: Instant) {
+        if self.driverless {
+            return self.released(id, false, now);
+        }
+        let entry = &mut self.conns[id as usize];
+        let at = now + self.sources[entry.source as usize].settings.close_grace;
+        entry.agenda_at = Some(at);
+        self.agenda.insert((at, id));
+        self.outbox.wake_driver = true;
     }
 }
 
@@ -182,15 +222,41 @@ async fn attempt<C: Connector>(
 ) -> Result<Option<crate::connector::Opened<C::Conn>>, Failed> {
     let hub = &slot.hub;
     let connector = &hub.connectors[slot.source];
-    let (limit, rate) = slot.settings(|settings| (settings.connect_timeout, settings.rate.clone()));
+    let limit = slot.settings(|settings| settings.connect_timeout);
     let key = {
         let state = hub.state.lock();
         let number = state.conns[slot.id as usize].key;
         state.keys.get(number).key.clone()
     };
-    let enter = |step| hub.with(|state, now| state.step(slot.id, step, now));
+    // before the connect nothing is at the backend: a drain need not wait for it
+    let permitted = tokio::select! {
+        biased;
+        permitted = permit(slot, &key) => permitted?,
+        () = hub.closed() => false,
+    };
+    if !permitted || !hub.with(|state, now| state.step(slot.id, Step::Connect, now)) {
+        return Ok(None);
+    }
+    let deadline = hub.clock.now() + limit;
+    match hub.clock.until(deadline, connector.connect(&key)).await {
+        Some(Ok(opened)) => Ok(Some(opened)),
+        Some(Err(error)) => Err(classify(slot, connector.classify(&error), describe(&error))),
+        None => Err(Failed {
+            reason: OpenFailure::Connect,
+            retry_after: None,
+            error: format!("no connection within {limit:?}"),
+            maybe_left: true,
+        }),
+    }
+}
 
-    let prepared = hub.clock.until(hub.clock.now() + limit, connector.prepare(&key)).await;
+/// What comes before a connect: credentials, then a permit of the rate. `false`
+/// if the open turned out not to be needed.
+async fn permit<C: Connector>(slot: &Slot<C>, key: &C::Key) -> Result<bool, Failed> {
+    let hub = &slot.hub;
+    let (limit, rate) = slot.settings(|settings| (settings.connect_timeout, settings.rate.clone()));
+    let connector = &hub.connectors[slot.source];
+    let prepared = hub.clock.until(hub.clock.now() + limit, connector.prepare(key)).await;
     let refused = |error: String| Failed {
         reason: OpenFailure::Credentials,
         retry_after: None,
@@ -204,8 +270,8 @@ async fn attempt<C: Connector>(
     }
 
     if let Some(rate) = rate {
-        if !enter(Step::Rate) {
-            return Ok(None);
+        if !hub.with(|state, now| state.step(slot.id, Step::Rate, now)) {
+            return Ok(false);
         }
         loop {
             let permit = rate.reserve(hub.clock.now()).await.map_err(|error| Failed {
@@ -221,20 +287,7 @@ async fn attempt<C: Connector>(
             hub.with(|state, _| state.sources[slot.source].tallies.permits_dropped += 1);
         }
     }
-    if !enter(Step::Connect) {
-        return Ok(None);
-    }
-    let deadline = hub.clock.now() + limit;
-    match hub.clock.until(deadline, connector.connect(&key)).await {
-        Some(Ok(opened)) => Ok(Some(opened)),
-        Some(Err(error)) => Err(classify(slot, connector.classify(&error), describe(&error))),
-        None => Err(Failed {
-            reason: OpenFailure::Connect,
-            retry_after: None,
-            error: format!("no connection within {limit:?}"),
-            maybe_left: true,
-        }),
-    }
+    Ok(true)
 }
 
 /// Tells the budgets what the backend refused, and how to go on.
@@ -310,7 +363,7 @@ async fn refresh<C: Connector>(slot: Slot<C>, mut live: Box<Live<C>>, kind: Open
                 reason: kind,
                 error,
             });
-            state.discard(live, Discard::Broken, now);
+            state.put(live, Verdict::Discard(Discard::Broken), now);
         }
     });
     slot.settle();
@@ -324,13 +377,18 @@ impl<C: Connector> crate::state::State<C> {
         self.put(live, Verdict::Clean, now);
         if checked
             && let Some(entry) = self.conns.get_mut(id as usize)
-            && entry.place == crate::state::Place::Ready
+            && entry.place == Place::Ready
         {
             entry.since = idle_since;
-            let (source, key) = (entry.source as usize, entry.key as usize);
-            let stock = &mut self.sources[source].stocks[key];
+            let source = &mut self.sources[entry.source as usize];
+            let max_idle = source.settings.max_idle;
+            source.trim_at = source.trim_at.zip(max_idle).map(|(at, max)| at.min(idle_since + max));
+            let stock = &mut source.stocks[entry.key as usize];
             stock.remove(&mut self.conns, id);
-            stock.push_back(&mut self.conns, id);
+            let used_later = |other: &u32| self.conns[*other as usize].since >= idle_since;
+            let newer = stock.iter_back(&self.conns).find(used_later);
+            let next = newer.map_or(stock.head, |newer| self.conns[newer as usize].link.next);
+            stock.insert_before(&mut self.conns, id, next);
         }
     }
 }

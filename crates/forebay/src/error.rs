@@ -159,6 +159,12 @@ pub enum BuildError {
         /// The setting.
         name: &'static str,
     },
+    /// As [`Zero`](Self::Zero), for a setting of the pool as a whole.
+    #[error("{name} is 0; it must be at least 1")]
+    PoolZero {
+        /// The setting.
+        name: &'static str,
+    },
     /// A pool without a source, or with more than it can tell apart.
     #[error("a pool has 1 to {max} sources, not {given}")]
     SourceCount {

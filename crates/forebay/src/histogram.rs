@@ -49,6 +49,14 @@ impl Histogram {
         self.count += 1;
     }
 
+    /// Takes back one duration that was recorded; the largest stays.
+    pub(crate) fn forget(&mut self, value: Duration) {
+        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[bucket(nanos)] -= 1;
+        self.count -= 1;
+        self.sum_nanos -= u128::from(nanos);
+    }
+
     /// How many were recorded.
     pub fn count(&self) -> u64 {
         self.count

@@ -10,7 +10,7 @@ use crate::connector::Connector;
 use crate::error::GetError;
 use crate::observer::{Event, Observer};
 use crate::reason::Discard;
-use crate::state::{Live, State};
+use crate::state::{Live, Place, State};
 use crate::sync::{Mutex, MutexGuard};
 
 pub(crate) struct Hub<C: Connector> {
@@ -22,6 +22,8 @@ pub(crate) struct Hub<C: Connector> {
     pub(crate) signal: Arc<Notify>,
     /// Told after each open and each release, for those who watch the stock.
     pub(crate) changed: Notify,
+    /// Told when the pool is closed, for opens that have not begun to connect.
+    pub(crate) closing: Notify,
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
@@ -41,7 +43,7 @@ impl<C: Connector> Hub<C> {
         let outbox = &mut state.outbox;
         let wake_driver = std::mem::take(&mut outbox.wake_driver);
         let waker = outbox.wakers.pop();
-        if !wake_driver && waker.is_none() {
+        if !wake_driver && waker.is_none() && outbox.events.is_empty() {
             return;
         }
         self.unlock_loudly(state, wake_driver, waker);
@@ -55,10 +57,14 @@ impl<C: Connector> Hub<C> {
     ) {
         let outbox = &mut state.outbox;
         let more = if outbox.wakers.is_empty() { Vec::new() } else { outbox.wakers.split_off(0) };
-        let events = std::mem::take(&mut outbox.events);
-        let orphans = if state.driverless { self.bury(&mut state) } else { Vec::new() };
+        let driverless = state.driverless;
+        let orphans = if driverless { self.bury(&mut state) } else { Vec::new() };
+        let events = std::mem::take(&mut state.outbox.events);
         drop(state);
         drop(orphans);
+        if driverless {
+            self.changed.notify_waiters();
+        }
         for waker in waker.into_iter().chain(more) {
             waker.wake();
         }
@@ -77,9 +83,20 @@ impl<C: Connector> Hub<C> {
         }
     }
 
+    /// Completes once the pool is closed.
+    pub(crate) async fn closed(&self) {
+        let closing = self.closing.notified();
+        tokio::pin!(closing);
+        closing.as_mut().enable();
+        if !self.state.lock().closed {
+            closing.await;
+        }
+    }
+
     /// Refuses new checkouts, ends the waiting ones and closes the stock.
     pub(crate) fn close(&self) {
         self.with(State::close);
+        self.closing.notify_waiters();
         self.signal.notify_one();
         self.changed.notify_waiters();
     }
@@ -91,6 +108,7 @@ impl<C: Connector> Hub<C> {
         let now = self.clock.now();
         state.close(now);
         state.driverless = true;
+        state.release_all_in_grace(now);
         state.outbox.wake_driver = true;
         self.unlock(state);
         self.changed.notify_waiters();
@@ -144,6 +162,19 @@ impl<C: Connector> State<C> {
             self.discard_stock(index, Discard::Drained, now);
         }
         self.outbox.wake_driver = true;
+    }
+
+    /// Frees the slots of closed connections that nobody will wait for any more.
+    fn release_all_in_grace(&mut self, now: Instant) {
+        let closing = self.conns.iter().filter(|(_, entry)| entry.place == Place::Closing);
+        let held = closing.filter(|(_, entry)| entry.agenda_at.is_some());
+        let ids: Vec<u32> = held.map(|(id, _)| id as u32).collect();
+        for id in ids {
+            if let Some(at) = self.conns[id as usize].agenda_at.take() {
+                self.agenda.remove(&(at, id));
+            }
+            self.released(id, false, now);
+        }
     }
 
     /// Closes every ready connection of a source.

@@ -22,7 +22,9 @@ pub struct Figures {
 impl Figures {
     /// Opens wanted, before the caps: `max(0, target + waiters − fresh − opening)`.
     pub fn wanted(&self) -> u32 {
-        (self.target + self.waiters).saturating_sub(self.fresh + self.opening)
+        let wanted = u64::from(self.target) + u64::from(self.waiters);
+        let there = u64::from(self.fresh) + u64::from(self.opening);
+        wanted.saturating_sub(there).try_into().unwrap_or(u32::MAX)
     }
 
     /// Opens to start now: what is wanted, within `max_open` and `max_opening`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::builder::Builder;
 use crate::checkout::{Checkout, GetOptions, Wait, accept};
-use crate::clock::Instant;
+use crate::clock::{FAR, Instant};
 use crate::connector::Connector;
 use crate::error::{GetError, NotReady};
 use crate::guard::Guard;
@@ -15,6 +15,7 @@ use crate::keys::DEFAULT_KEY;
 use crate::queue::Priority;
 use crate::reason::Discard;
 use crate::settings::SourceSpec;
+use crate::source::SourceState;
 use crate::stats::Stats;
 
 /// One or more sources behind one fair queue. Clones share the pool; when the
@@ -170,21 +171,32 @@ impl<C: Connector> Pool<C> {
     /// # Errors
     /// If they are not within `within`: the stock goes on filling.
     pub async fn ready(&self, n: u32, within: Duration) -> Result<(), NotReady> {
+        self.reach(n, within, |source| source.ready + source.in_use).await
+    }
+
+    /// Waits until the sources' figures add up to `n`.
+    async fn reach(
+        &self,
+        n: u32,
+        within: Duration,
+        figure: impl Fn(&SourceState) -> u32,
+    ) -> Result<(), NotReady> {
         let hub = self.hub();
+        let usable = || hub.state.lock().sources.iter().map(&figure).sum::<u32>();
         let start = hub.clock.now();
         let full = async {
             loop {
                 let changed = hub.changed.notified();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
-                let usable = self.usable();
+                let usable = usable();
                 if usable >= n || hub.state.lock().closed {
                     return usable;
                 }
                 changed.await;
             }
         };
-        let reached = hub.clock.until(start + within, full).await;
+        let reached = hub.clock.until(start + within.min(FAR), full).await;
         match reached {
             Some(usable) if usable >= n => Ok(()),
             _ => {
@@ -192,7 +204,7 @@ impl<C: Connector> Pool<C> {
                 let failures = state.sources.iter().find_map(|s| s.last_failure.clone());
                 drop(state);
                 Err(NotReady {
-                    usable: self.usable(),
+                    usable: usable(),
                     wanted: n,
                     waited: hub.clock.now() - start,
                     last_failure: failures,
@@ -212,12 +224,11 @@ impl<C: Connector> Pool<C> {
             let n = state.sources.iter().map(|s| s.settings.low_watermark()).sum();
             (n, state.settings.initial_fill)
         };
-        self.ready(n, within).await
-    }
-
-    fn usable(&self) -> u32 {
-        let state = self.hub().state.lock();
-        state.sources.iter().map(|source| source.ready + source.in_use).sum()
+        // what one source has too many does not make up for another's lack
+        let figure = |source: &SourceState| {
+            (source.ready + source.in_use).min(source.settings.low_watermark())
+        };
+        self.reach(n, within, figure).await
     }
 
     /// A snapshot of counters, gauges and histograms.
@@ -256,15 +267,19 @@ impl<C: Connector> Pool<C> {
     pub async fn drain(&self, within: Duration) -> Drained {
         let hub = self.hub();
         hub.close();
-        let deadline = hub.clock.now() + within;
+        let deadline = hub.clock.now() + within.min(FAR);
         let _ = hub.clock.until(deadline, self.emptied()).await;
         let before = self.kills();
-        hub.with(|state, _| {
+        let killers = hub.with(|state, _| {
             for index in 0..state.sources.len() {
                 state.kill_in_use(index);
             }
-            state.outbox.wake_driver = true;
+            std::mem::take(&mut state.outbox.kills)
         });
+        // done here: whoever has drained may end the runtime next
+        for killer in &killers {
+            killer.kill();
+        }
         let left = self.open_but_detached();
         Drained { left, killed: (self.kills() - before) as u32 }
     }

@@ -97,6 +97,13 @@ pub(crate) struct Group {
     tickets: u32,
 }
 
+impl Group {
+    /// Whether these waiters may use the source of this number.
+    pub(crate) fn may_use(&self, source: usize) -> bool {
+        self.excluded & (1 << source) == 0
+    }
+}
+
 /// What a checkout asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
@@ -238,14 +245,12 @@ impl<L> Queue<L> {
     pub(crate) fn first_for(&self, key: u32, source: usize) -> Option<u32> {
         let groups = self.by_key.get(key as usize)?;
         let usable = groups.iter().map(|id| &self.groups[*id as usize]);
-        self.first_of(usable.filter(|group| group.excluded & (1 << source) == 0))
+        self.first_of(usable.filter(|group| group.may_use(source)))
     }
 
     /// The first of the waiters with any other key that may use this source.
     pub(crate) fn first_of_other_keys(&self, key: u32, source: usize) -> Option<u32> {
-        self.first_of(
-            self.groups().filter(|group| group.key != key && group.excluded & (1 << source) == 0),
-        )
+        self.first_of(self.groups().filter(|group| group.key != key && group.may_use(source)))
     }
 
     fn first_of<'a>(&self, groups: impl Iterator<Item = &'a Group>) -> Option<u32> {
@@ -262,10 +267,21 @@ impl<L> Queue<L> {
         first.map(|(_, _, id)| id)
     }
 
-    /// Whether `a` comes before `b`.
-    pub(crate) fn is_before(&self, a: u32, b: u32) -> bool {
-        let (a, b) = (&self.waiters[a as usize], &self.waiters[b as usize]);
-        (a.rank, a.seq) < (b.rank, b.seq)
+    /// The first of the waiters that may use this source and whose key has something.
+    pub(crate) fn first_with(&self, source: usize, has: impl Fn(u32) -> bool) -> Option<u32> {
+        self.first_of(self.groups().filter(|group| group.may_use(source) && has(group.key)))
+    }
+
+    /// When a waiter has its turn: the smaller goes first.
+    pub(crate) fn turn(&self, id: u32) -> (Instant, u64) {
+        let waiter = &self.waiters[id as usize];
+        (waiter.rank, waiter.seq)
+    }
+
+    /// Whether a key has a ticket in any state.
+    pub(crate) fn is_waited_for(&self, key: u32) -> bool {
+        let groups = self.by_key.get(key as usize);
+        groups.is_some_and(|ids| ids.iter().any(|id| self.groups[*id as usize].tickets > 0))
     }
 
     pub(crate) fn waiter(&self, id: u32) -> &Waiter<L> {

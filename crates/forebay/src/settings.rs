@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::backoff::BackoffSettings;
 use crate::budget::{CountBudget, RateBudget};
+use crate::clock::FAR;
 use crate::connector::Connector;
 use crate::error::BuildError;
 
@@ -186,6 +187,7 @@ impl Settings {
             }
         }
         let shortest = self.base_lifetime.saturating_sub(self.lifetime_jitter / 2);
+        let longest = self.base_lifetime.saturating_add(self.lifetime_jitter / 2);
         let counts = [
             ("target_ready", self.target_ready(), "max_open", self.max_open),
             ("min_idle", self.min_idle.unwrap_or(0), "max_open", self.max_open),
@@ -193,16 +195,25 @@ impl Settings {
             ("low_watermark", self.low_watermark(), "target_ready", self.target_ready()),
             ("max_in_use", self.in_use_cap(), "max_open", self.max_open),
         ];
+        let contradiction = |low_name, low, relation, high_name, high| {
+            let source_name = source_name.to_owned();
+            BuildError::Contradiction { source_name, low_name, low, relation, high_name, high }
+        };
         for (low_name, low, high_name, high) in counts {
             if low > high {
-                return Err(BuildError::Contradiction {
-                    source_name: source_name.to_owned(),
-                    low_name,
-                    low: low.to_string(),
-                    relation: "not exceed",
-                    high_name,
-                    high: high.to_string(),
-                });
+                let (low, high) = (low.to_string(), high.to_string());
+                return Err(contradiction(low_name, low, "not exceed", high_name, high));
+            }
+        }
+        let BackoffSettings { base, max, breaker_max, .. } = self.backoff;
+        let waits = [
+            ("backoff.base", base, "backoff.max", max),
+            ("backoff.max", max, "backoff.breaker_max", breaker_max),
+        ];
+        for (low_name, low, high_name, high) in waits {
+            if low > high {
+                let (low, high) = (format!("{low:?}"), format!("{high:?}"));
+                return Err(contradiction(low_name, low, "not exceed", high_name, high));
             }
         }
         let spans = [
@@ -210,30 +221,44 @@ impl Settings {
             ("lifetime_jitter / 2", self.lifetime_jitter / 2, "base_lifetime", self.base_lifetime),
             (
                 "guard_window + lead",
-                self.guard_window + self.lead,
+                self.guard_window.saturating_add(self.lead),
                 "base_lifetime - lifetime_jitter / 2",
                 shortest,
             ),
             (
-                "base_lifetime",
-                self.base_lifetime,
+                "base_lifetime + lifetime_jitter / 2",
+                longest.min(FAR),
                 "hard_life",
                 self.hard_life.unwrap_or(Duration::MAX),
             ),
         ];
         for (low_name, low, high_name, high) in spans {
             if low >= high {
-                return Err(BuildError::Contradiction {
-                    source_name: source_name.to_owned(),
-                    low_name,
-                    low: format!("{low:?}"),
-                    relation: "be below",
-                    high_name,
-                    high: format!("{high:?}"),
-                });
+                let (low, high) = (format!("{low:?}"), format!("{high:?}"));
+                return Err(contradiction(low_name, low, "be below", high_name, high));
             }
         }
         Ok(())
+    }
+
+    /// With spans that can be added to an instant.
+    pub(crate) fn bounded(mut self) -> Self {
+        for span in [
+            &mut self.base_lifetime,
+            &mut self.connect_timeout,
+            &mut self.reset_timeout,
+            &mut self.check_timeout,
+            &mut self.close_grace,
+            &mut self.backoff.base,
+            &mut self.backoff.max,
+            &mut self.backoff.breaker_max,
+        ] {
+            *span = (*span).min(FAR);
+        }
+        for span in [&mut self.hard_life, &mut self.max_idle, &mut self.idle_check] {
+            *span = span.map(|span| span.min(FAR));
+        }
+        self
     }
 }
 
@@ -281,6 +306,33 @@ impl Default for PoolSettings {
             stagger: Some(Duration::from_secs(5)),
             strategy: Strategy::default(),
         }
+    }
+}
+
+impl PoolSettings {
+    /// Refuses what cannot work.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        // a hand-off that had to be claimed in no time could never be claimed
+        if self.claim_within.is_zero() {
+            return Err(BuildError::PoolZero { name: "claim_within" });
+        }
+        Ok(())
+    }
+
+    /// With spans that can be added to an instant.
+    pub(crate) fn bounded(mut self) -> Self {
+        for span in [
+            &mut self.timeout,
+            &mut self.brief_wait,
+            &mut self.initial_fill,
+            &mut self.claim_within,
+            &mut self.priority_age,
+            &mut self.throttle_ramp,
+        ] {
+            *span = (*span).min(FAR);
+        }
+        self.stagger = self.stagger.map(|span| span.min(FAR));
+        self
     }
 }
 

@@ -21,6 +21,17 @@ pub(crate) enum Step {
     Connect,
 }
 
+/// How far one more connection of a source would help a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fitness {
+    /// It can be opened and used as far as anybody knows.
+    Sound,
+    /// It could be used, but the last open failed or found no lease.
+    Usable,
+    /// It could not be used now: a cap on use, a ramp or a fence is in the way.
+    Barred,
+}
+
 pub(crate) struct SourceState {
     pub(crate) name: Arc<str>,
     pub(crate) settings: Settings,
@@ -48,6 +59,10 @@ pub(crate) struct SourceState {
     pub(crate) steps: [u32; 3],
     pub(crate) last_failure: Option<String>,
     pub(crate) low: bool,
+    /// Idle checks under way.
+    pub(crate) checking: u32,
+    /// Nothing has been idle for too long before this; `None` if nothing can be.
+    pub(crate) trim_at: Option<Instant>,
     /// Running credit of the weighted strategy.
     pub(crate) credit: i64,
     pub(crate) tallies: SourceTallies,
@@ -77,6 +92,8 @@ impl SourceState {
             hold_until,
             steps: [0; 3],
             last_failure: None,
+            checking: 0,
+            trim_at: None,
             credit: 0,
             tallies: SourceTallies::default(),
         }
@@ -108,6 +125,37 @@ impl SourceState {
         self.settings.count.as_ref().map_or(Standing::Good, |count| count.standing(now))
     }
 
+    /// How far one more connection of it would help a waiter.
+    pub(crate) fn fitness(&self, now: Instant) -> Fitness {
+        if !self.is_usable(now) {
+            Fitness::Barred
+        } else if self.lease_refused || self.backoff.has_failed() {
+            Fitness::Usable
+        } else {
+            Fitness::Sound
+        }
+    }
+
+    /// Whether one more could be opened at once.
+    pub(crate) fn has_free_slot(&self, now: Instant) -> bool {
+        self.fitness(now) == Fitness::Sound && self.open() < self.settings.max_open
+    }
+
+    /// How many waiters its free slots and its opens under way can serve.
+    pub(crate) fn room_for_waiters(&self) -> u32 {
+        let free = self.settings.max_open.saturating_sub(self.open());
+        let slots = free + self.opening + self.reopening;
+        if self.has_many_stocks() {
+            // at the cap on use a stock of the right key still decides whose turn is next
+            return slots;
+        }
+        slots.min(self.settings.in_use_cap().saturating_sub(self.in_use))
+    }
+
+    fn has_many_stocks(&self) -> bool {
+        self.stocks.len() > 1
+    }
+
     /// When a throttled source may be used again; `None` if it may be now.
     pub(crate) fn throttled_until(&self, now: Instant) -> Option<Instant> {
         self.throttle.as_ref().map(Throttle::resume_at).filter(|at| *at > now)
@@ -116,10 +164,12 @@ impl SourceState {
     /// The figures that decide how many connections to open for `waiters`.
     #[inline]
     pub(crate) fn figures(&self, waiters: u32) -> Figures {
+        let target = if self.hold_until.is_some() { 0 } else { self.target };
         Figures {
-            target: if self.hold_until.is_some() { 0 } else { self.target },
+            target,
             waiters,
-            fresh: self.fresh,
+            // a surplus of one key is of no use to those who wait for another
+            fresh: if self.has_many_stocks() { self.fresh.min(target) } else { self.fresh },
             opening: self.opening + self.reopening,
             // a slot that is being reopened is counted as opening, not as closing
             open: self.open(),
@@ -141,6 +191,11 @@ impl SourceState {
         let allowed = self.backoff.allows(now, &self.settings.backoff);
         let limit = allowed.min(self.settings.max_opening);
         limit.saturating_sub(self.opening + self.reopening)
+    }
+
+    /// How many more idle checks may start: a quarter of the stock is away at most.
+    pub(crate) fn check_room(&self) -> u32 {
+        ((self.ready + self.checking) / 4).max(1).saturating_sub(self.checking)
     }
 
     /// What a waiter of this source is waiting for.

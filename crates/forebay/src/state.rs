@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::budget::Lease;
+use crate::budget::{Lease, Standing};
 use crate::clock::Instant;
 use crate::connector::{Connector, Killer, Opened};
 use crate::keys::Keys;
@@ -25,10 +25,6 @@ use crate::settings::{PoolSettings, Strategy};
 use crate::source::{SourceState, Step};
 use crate::stats::Tallies;
 use crate::throttle::Throttle;
-
-/// A waiter of another key that has waited this long takes the slot of a
-/// connection that comes back, even if younger waiters could use it as it is.
-const CONVERT_AFTER: Duration = Duration::from_millis(250);
 
 /// A connection as it travels between the stock and its users: boxed once, so
 /// that handing it on moves a pointer.
@@ -180,22 +176,28 @@ impl<C: Connector> State<C> {
             observed,
             turn: 0,
         };
-        state.fit_stocks();
+        state.fit_stocks(state.keys.bound());
         state
     }
 
     /// The number of a key, with a stock for it in every source.
     pub(crate) fn key_number(&mut self, key: &C::Key, now: Instant) -> u32 {
-        let number = self.keys.number(key, now);
+        let number = self.keys.number(key);
         if self.sources[0].stocks.len() <= number as usize {
-            self.fit_stocks();
+            self.fit_stocks(number as usize + 1);
         }
-        self.keys.get_mut(number).last_used = now;
+        self.keys.get_mut(number).last_used = Some(now);
         number
     }
 
-    fn fit_stocks(&mut self) {
-        let bound = self.keys.bound();
+    /// Forgets a key that has neither a connection nor a waiter.
+    pub(crate) fn forget_key(&mut self, key: u32) {
+        if !self.queue.is_waited_for(key) && self.keys.forget(key) {
+            self.queue.forget_key(key);
+        }
+    }
+
+    fn fit_stocks(&mut self, bound: usize) {
         for source in &mut self.sources {
             if source.stocks.len() < bound {
                 source.stocks.resize(bound, List::default());
@@ -206,6 +208,10 @@ impl<C: Connector> State<C> {
     /// Takes a ready connection for a checkout, if there is one it may have.
     #[inline]
     pub(crate) fn take(&mut self, now: Instant, key: u32, excluded: u64) -> Option<Box<Live<C>>> {
+        if self.queue.waiting() > 0 {
+            // what may be used again since the driver last looked is not for newcomers
+            self.serve_waiters(now);
+        }
         if self.sources.len() == 1 {
             return if excluded == 0 { self.take_from(0, key, now) } else { None };
         }
@@ -245,6 +251,10 @@ impl<C: Connector> State<C> {
                 total += i64::from(source.settings.weight);
             }
             self.sources[chosen].credit -= total;
+            // a source that cannot serve saves nothing up that it would later rush through
+            for source in &mut self.sources {
+                source.credit = source.credit.clamp(-total, total);
+            }
         }
     }
 
@@ -299,16 +309,22 @@ impl<C: Connector> State<C> {
         }
     }
 
-    /// Offers the stock of a source to those waiting for it.
+    /// Offers all stocks to those waiting.
+    pub(crate) fn serve_waiters(&mut self, now: Instant) {
+        for index in 0..self.sources.len() {
+            self.dispatch(index, now);
+        }
+    }
+
+    /// Offers the stock of a source to those waiting for it, in their order.
     pub(crate) fn dispatch(&mut self, index: usize, now: Instant) {
-        let mut keys: Vec<u32> = self.queue.groups().map(|group| group.key).collect();
-        keys.dedup();
-        for key in keys {
-            while let Some(waiter) = self.queue.first_for(key, index) {
-                if !self.sources[index].is_usable(now) {
-                    return;
-                }
-                let Some(live) = self.draw(index, key, now) else { break };
+        while self.sources[index].ready > 0 && self.sources[index].is_usable(now) {
+            let stocks = &self.sources[index].stocks;
+            let Some(waiter) = self.queue.first_with(index, |key| stocks[key as usize].len > 0)
+            else {
+                return;
+            };
+            if let Some(live) = self.draw(index, self.queue.key_of(waiter), now) {
                 self.hand(waiter, live, now);
             }
         }
@@ -341,11 +357,13 @@ impl<C: Connector> State<C> {
         let entry = &self.conns[live.id as usize];
         let source = &self.sources[entry.source as usize];
         let reason = match verdict {
+            _ if entry.ripeness == Ripeness::Dead => Some(Discard::Killed),
             Verdict::Discard(reason) => Some(reason),
             _ if self.closed => Some(Discard::Drained),
             _ if entry.generation != source.generation => Some(Discard::OldGeneration),
             _ if entry.expires_at <= now => Some(Discard::ExpiredOnReturn),
             _ if entry.hand_out_before <= now => Some(Discard::InsufficientRemainingLifetime),
+            _ if source.standing(now) != Standing::Good => Some(Discard::LeaseRecalled),
             _ => None,
         };
         match (reason, verdict) {
@@ -367,15 +385,37 @@ impl<C: Connector> State<C> {
         if self.queue.waiting() > 0 && self.sources[index].is_usable(now) {
             let key = self.conns[id as usize].key;
             let first = self.queue.first_for(key, index);
-            if self.keys.are_many() && self.converts(index, key, first, now) {
+            if self.keys.are_many() {
+                // its slot is taken yet: without it no source would seem to be full
                 self.sources[index].in_use += 1;
-                return self.discard(live, Discard::Evicted, now);
+                if self.converts(index, key, first, now) {
+                    return self.discard(live, Discard::Evicted, now);
+                }
+                self.sources[index].in_use -= 1;
+                if self.frees_another(index, first) {
+                    self.stock(live, now);
+                    return self.dispatch(index, now);
+                }
             }
             if let Some(waiter) = first {
                 return self.hand(waiter, live, now);
             }
         }
         self.stock(live, now);
+    }
+
+    /// Whether somebody before `first` may now have what lies ready under another
+    /// key: so it is when a cap on use has kept that from being handed out.
+    fn frees_another(&self, index: usize, first: Option<u32>) -> bool {
+        let source = &self.sources[index];
+        if source.ready == 0 {
+            return false;
+        }
+        let other = self.queue.first_with(index, |key| source.stocks[key as usize].len > 0);
+        match (other, first) {
+            (Some(other), Some(first)) => self.queue.turn(other) < self.queue.turn(first),
+            (other, _) => other.is_some(),
+        }
     }
 
     /// Hands a connection, counted nowhere, to a waiter.
@@ -417,52 +457,17 @@ impl<C: Connector> State<C> {
         if let Some(max_idle) = source.settings.max_idle
             && source.fresh > source.target.min(source.settings.min_idle())
         {
-            self.wake_driver_by(now + max_idle);
+            let at = source.trim_at.unwrap_or_else(|| {
+                let stocks = source.stocks.iter().filter(|stock| stock.len > 0);
+                let longest = stocks.map(|stock| self.conns[stock.tail as usize].since).min();
+                longest.unwrap_or(now) + max_idle
+            });
+            source.trim_at = Some(at);
+            self.wake_driver_by(at);
         }
         if let Some(idle_check) = self.sources[index].settings.idle_check {
             self.wake_driver_by(now + idle_check);
         }
-    }
-
-    /// Whether a connection that comes back should give its slot to a waiter of
-    /// another key that nothing else will serve.
-    fn converts(&self, index: usize, key: u32, own: Option<u32>, now: Instant) -> bool {
-        let Some(other) = self.queue.first_of_other_keys(key, index) else { return false };
-        let passed = own.is_some_and(|own| {
-            self.queue.is_before(own, other)
-                || now < self.queue.waiter(other).arrived + CONVERT_AFTER
-        });
-        !passed && self.slot_is_wanted(index, self.queue.key_of(other))
-    }
-
-    /// Whether waiters of `key` have nothing on the way and no free slot.
-    pub(crate) fn slot_is_wanted(&self, index: usize, key: u32) -> bool {
-        let source = &self.sources[index];
-        let waiting: u32 = self
-            .queue
-            .groups()
-            .filter(|group| group.key == key && group.excluded & (1 << index) == 0)
-            .map(|group| group.waiting)
-            .sum();
-        let blocked = source.open() >= source.settings.max_open || source.lease_refused;
-        blocked && waiting > self.on_the_way(index, key)
-    }
-
-    /// Opens under way for a key, slots being reopened included.
-    fn on_the_way(&self, index: usize, key: u32) -> u32 {
-        let source = &self.sources[index];
-        if source.opening + source.reopening == 0 {
-            return 0;
-        }
-        let coming = self.conns.iter().filter(|(_, entry)| {
-            entry.source as usize == index
-                && match entry.place {
-                    Place::Opening(_) => entry.key == key,
-                    Place::Closing => entry.reopen == Some(key),
-                    _ => false,
-                }
-        });
-        coming.count() as u32
     }
 
     /// Starts to close a connection that counts as in use. Its lease is kept
@@ -492,11 +497,21 @@ impl<C: Connector> State<C> {
             Discard::ReplacedInPlace => Some(key),
             _ => None,
         };
-        if reopen.is_some() {
-            self.conns[id as usize].reopen = reopen;
-            self.sources[index].reopening += 1;
+        if let Some(key) = reopen {
+            self.reopen_for(id, key);
         }
         self.announce(event);
+    }
+
+    /// Marks a closing connection's slot to be opened again for `key`, which is
+    /// not forgotten until then.
+    pub(crate) fn reopen_for(&mut self, id: u32, key: u32) {
+        self.keys.get_mut(key).conns += 1;
+        let entry = &mut self.conns[id as usize];
+        match entry.reopen.replace(key) {
+            Some(before) => self.keys.get_mut(before).conns -= 1,
+            None => self.sources[entry.source as usize].reopening += 1,
+        }
     }
 
     /// A detached connection's user has dropped it.
@@ -516,6 +531,8 @@ impl<C: Connector> State<C> {
         let source = &mut self.sources[entry.source as usize];
         source.in_use -= 1;
         source.detached += 1;
+        // there may be room under a cap on use, and the stock may be low
+        self.outbox.wake_driver = true;
     }
 
     /// Starts an open in a slot whose lease is held.
@@ -559,14 +576,17 @@ impl<C: Connector> State<C> {
         entry.generation = source.generation;
         entry.born = now;
         let index = entry.source as usize;
-        if self.closed || self.sources[index].standing(now) != crate::budget::Standing::Good {
+        if self.closed || self.sources[index].standing(now) != Standing::Good {
             return false;
         }
         if step != Step::Connect {
             return true;
         }
-        let figures = self.sources[index].figures(self.waiters_of(index, now));
-        figures.fresh + figures.opening <= figures.target + figures.waiters
+        let source = &self.sources[index];
+        let figures = source.figures(self.demand(now)[index]);
+        // those behind it, which still wait for a permit, are the ones to give up:
+        // its own permit would be lost
+        figures.fresh + source.steps[Step::Connect as usize] <= figures.target + figures.waiters
     }
 
     /// A connection has been opened; its life is drawn here, once.
@@ -593,23 +613,17 @@ impl<C: Connector> State<C> {
         source.tallies.opened += 1;
         source.last_failure = None;
         let healed = source.backoff.succeeded(&source.settings.backoff);
-        let old = entry.generation != source.generation;
         let name = source.name.clone();
         let live = Box::new(Live { conn: opened.conn, id, source: entry.source, taken_at: None });
         self.tallies.create.record(took);
-        self.wake_driver_by(ripe_at);
+        // more may be needed now that a place among the opens is free
+        self.outbox.wake_driver = true;
         if healed {
-            self.outbox.wake_driver = true;
             self.announce(Event::Breaker { source: name.clone(), open: false });
         }
         self.announce(Event::Opened { source: name, took });
-        if self.closed {
-            self.discard(live, Discard::Drained, now);
-        } else if old {
-            self.discard(live, Discard::OldGeneration, now);
-        } else {
-            self.place(live, now);
-        }
+        // judged like one that comes back: much may have happened meanwhile
+        self.put(live, Verdict::Clean, now);
     }
 
     /// An open has ended without a connection. While something may be left at
@@ -662,9 +676,10 @@ impl<C: Connector> State<C> {
         let name = source.name.clone();
         if let Some(key) = entry.reopen {
             source.reopening -= 1;
-            let good = source.standing(now) == crate::budget::Standing::Good;
+            self.keys.get_mut(key).conns -= 1;
+            let good = source.standing(now) == Standing::Good;
             if let Some(lease) = entry.lease.take().filter(|_| good && !self.closed) {
-                self.start_open(index, key, lease, now);
+                self.start_open(index, self.key_to_reopen(index, key), lease, now);
             }
         }
         drop(entry);

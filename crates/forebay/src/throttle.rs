@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::clock::{FAR, Instant};
 
 /// A source's bench: present only while it waits or ramps up.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ impl Throttle {
         ramp: Duration,
         rng: &mut fastrand::Rng,
     ) -> Self {
-        let until = now + retry_after;
+        let until = now + retry_after.min(FAR);
         match current {
             Some(throttle) if throttle.until >= until => throttle,
             _ => Self { until, resume_at: until + ramp.mul_f64(rng.f64() / 4.0), ramp },

@@ -8,7 +8,6 @@ use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::error::{GetError, Phase, Timeout};
 use crate::invariant::{Invariant, check};
-use crate::keys::DEFAULT_KEY;
 use crate::observer::Event;
 use crate::queue::WaiterState;
 use crate::reason::{Discard, OpenFailure};
@@ -48,6 +47,10 @@ impl<C: Connector> State<C> {
             self.agenda.pop_first();
             let entry = &mut self.conns[id as usize];
             entry.agenda_at = None;
+            if entry.place == Place::Closing {
+                self.released(id, false, now);
+                continue;
+            }
             let source = &mut self.sources[entry.source as usize];
             let next = match entry.ripeness {
                 Ripeness::Fresh => {
@@ -60,10 +63,10 @@ impl<C: Connector> State<C> {
                     source.settings.hard_life.map(|life| entry.born + life)
                 }
                 Ripeness::Retired | Ripeness::Dead => {
-                    entry.ripeness = Ripeness::Dead;
                     if entry.place == Place::InUse
                         && let Some(killer) = entry.killer.clone()
                     {
+                        entry.ripeness = Ripeness::Dead;
                         self.outbox.kills.push(killer);
                         source.tallies.kills += 1;
                     }
@@ -195,7 +198,7 @@ impl<C: Connector> State<C> {
     }
 
     /// The ready connection that has been idle longest, of any key but one.
-    fn longest_idle(&self, index: usize, but: Option<u32>) -> Option<u32> {
+    pub(crate) fn longest_idle(&self, index: usize, but: Option<u32>) -> Option<u32> {
         let stocks = self.sources[index].stocks.iter().enumerate();
         let tails = stocks
             .filter(|(key, stock)| stock.len > 0 && but != Some(*key as u32))
@@ -203,34 +206,38 @@ impl<C: Connector> State<C> {
         tails.min_by_key(|id| self.conns[*id as usize].since)
     }
 
-    /// Closes what is over the target and has been idle for too long, down to
-    /// `min_idle`; the target follows, until the stock is once used up.
+    /// Closes what has been too much for `max_idle`. Over the target that is the
+    /// number of those idle for so long less the target: a stock that is now and
+    /// then drawn down to its target keeps its size, and none is opened anew for
+    /// the next peak. Below the target an unused stock fades to `min_idle`, and
+    /// the target follows until the stock is once used up.
     fn trim_idle(&mut self, index: usize, now: Instant) {
         let Some(max_idle) = self.sources[index].settings.max_idle else { return };
+        if self.sources[index].trim_at.is_none_or(|at| at > now) {
+            return;
+        }
+        // by idle time, but for those that retire soon in any case
+        let stocks = self.sources[index].stocks.iter();
+        let mut idle: Vec<(Instant, u32)> = stocks
+            .flat_map(|stock| stock.iter_back(&self.conns))
+            .map(|id| (&self.conns[id as usize], id))
+            .filter(|(entry, _)| entry.ripeness == Ripeness::Fresh)
+            .map(|(entry, id)| (entry.since, id))
+            .collect();
+        idle.sort_by_key(|(since, _)| *since);
         loop {
-            let source = &self.sources[index];
-            let floor = source.settings.min_idle();
-            if source.fresh <= source.target.min(floor) {
-                return;
-            }
-            let Some(id) = self.longest_idle_fresh(index) else { return };
-            if self.conns[id as usize].since + max_idle > now {
-                return;
-            }
             let source = &mut self.sources[index];
-            source.target = source.target.min((source.fresh - 1).max(floor));
+            let floor = source.settings.min_idle();
+            let kept = if floor < source.target { 0 } else { source.target };
+            let surplus = idle.get(kept as usize).filter(|_| idle.len() as u32 > floor.max(kept));
+            source.trim_at = surplus.map(|(since, _)| *since + max_idle);
+            if source.trim_at.is_none_or(|at| at > now) {
+                return;
+            }
+            let (_, id) = idle.remove(kept as usize);
+            source.target = source.target.min((idle.len() as u32).max(floor));
             self.discard_ready(id, Discard::Idle, now);
         }
-    }
-
-    /// As `longest_idle`, passing over those that retire soon in any case.
-    fn longest_idle_fresh(&self, index: usize) -> Option<u32> {
-        let stocks = self.sources[index].stocks.iter();
-        let oldest = stocks.filter_map(|stock| {
-            let mut from_tail = stock.iter_back(&self.conns);
-            from_tail.find(|id| self.conns[*id as usize].ripeness == Ripeness::Fresh)
-        });
-        oldest.min_by_key(|id| self.conns[*id as usize].since)
     }
 
     /// Sends idle connections whose check is due to be checked, at most a
@@ -238,24 +245,27 @@ impl<C: Connector> State<C> {
     fn check_idle(&mut self, index: usize, now: Instant) {
         let source = &self.sources[index];
         let Some(every) = source.settings.idle_check else { return };
-        let due: Vec<u32> = source
+        let due_at = |id: &u32| {
+            let entry = &self.conns[*id as usize];
+            entry.since.max(entry.checked_at) + every
+        };
+        // those nearly due go along, so that each wake-up does many
+        let nearly = every / 8;
+        let mut due: Vec<u32> = source
             .stocks
             .iter()
             .flat_map(|stock| stock.iter_back(&self.conns))
-            .filter(|id| {
-                let entry = &self.conns[*id as usize];
-                // those nearly due go along, so that each wake-up does many
-                entry.since.max(entry.checked_at) + every * 7 / 8 <= now
-            })
-            .take((source.ready as usize / 4).max(1))
+            .filter(|id| due_at(id) <= now + nearly)
             .collect();
-        let any_due = due.iter().any(|id| {
-            let entry = &self.conns[*id as usize];
-            entry.since.max(entry.checked_at) + every <= now
-        });
-        for id in due.into_iter().filter(|_| any_due) {
+        due.sort_by_key(due_at);
+        if due.first().is_none_or(|id| due_at(id) > now) {
+            return;
+        }
+        due.truncate(source.check_room() as usize);
+        for id in due {
             self.conns[id as usize].checked_at = now;
             let live = self.leave_stock(id);
+            self.sources[index].checking += u32::from(live.is_some());
             self.outbox.checks.extend(live);
         }
     }
@@ -263,13 +273,29 @@ impl<C: Connector> State<C> {
     /// Starts the opens that are needed; where no slot or lease is free,
     /// replaces in place and lets other keys give way.
     fn refill(&mut self, now: Instant) {
-        for index in 0..self.sources.len() {
+        // a source that is refused a lease leaves its waiters to the others
+        for _ in 0..self.sources.len() {
+            if !self.refill_once(now) {
+                return;
+            }
+        }
+    }
+
+    /// `true` if a source was refused a lease and others may take its waiters.
+    fn refill_once(&mut self, now: Instant) -> bool {
+        let shared = self.sources.len() > 1 && self.queue.waiting() > 0;
+        let demand = self.demand(now);
+        let mut refused = false;
+        for (index, waiters) in demand.into_iter().enumerate() {
             if self.sources[index].standing(now) != Standing::Good {
                 continue;
             }
-            let waiters = self.waiters_of(index, now);
             let source = &self.sources[index];
-            let want = source.figures(waiters).need().min(source.room(now));
+            let mut want = source.figures(waiters).need().min(source.room(now));
+            if want > 0 && self.key_to_open(index).is_none() {
+                want = 0;
+            }
+            let source = &self.sources[index];
             let taken = match &source.settings.count {
                 Some(count) if want > 0 => count.take(now, want, waiters),
                 _ => want,
@@ -277,11 +303,14 @@ impl<C: Connector> State<C> {
             let source = &mut self.sources[index];
             if taken < want && !source.lease_refused {
                 source.tallies.failures[OpenFailure::Lease as usize] += 1;
+                refused = true;
             }
-            source.lease_refused = taken < want;
+            // while its waiters are with others it does not ask, and has not been granted any
+            if want > 0 || !shared {
+                source.lease_refused = taken < want;
+            }
             let count = source.settings.count.clone();
             for _ in 0..taken {
-                // a lease that finds no key to open is dropped, and so given back
                 let lease = Lease::taken(count.as_ref());
                 if let Some(key) = self.key_to_open(index) {
                     self.start_open(index, key, lease, now);
@@ -293,64 +322,7 @@ impl<C: Connector> State<C> {
                 self.evict(index, now);
             }
         }
-    }
-
-    /// The waiters that a source is to open for. With several sources each
-    /// waiter is given to the first that may serve it and has room.
-    pub(crate) fn waiters_of(&self, index: usize, now: Instant) -> u32 {
-        if self.queue.waiting() == 0 {
-            return 0;
-        }
-        if self.sources.len() == 1 {
-            let throttled = self.sources[0].throttled_until(now).is_some();
-            return if throttled { 0 } else { self.queue.waiting() };
-        }
-        let mut given = vec![0; self.sources.len()];
-        for group in self.queue.groups() {
-            let mut left = group.waiting;
-            for (i, source) in self.sources.iter().enumerate() {
-                if group.excluded & (1 << i) != 0 || source.throttled_until(now).is_some() {
-                    continue;
-                }
-                let free = source.settings.max_open.saturating_sub(source.open());
-                let room = (free + source.opening + source.reopening).saturating_sub(given[i]);
-                let share = left.min(room);
-                given[i] += share;
-                left -= share;
-            }
-        }
-        given[index]
-    }
-
-    /// For which key to open next: one that is waited for, else the configured
-    /// key with the least, else the one used last.
-    fn key_to_open(&self, index: usize) -> Option<u32> {
-        let source = &self.sources[index];
-        if !self.keys.are_many() && source.prefill.first() == Some(&DEFAULT_KEY) {
-            return Some(DEFAULT_KEY);
-        }
-        let mut coming = vec![0_u32; self.keys.bound()];
-        for (_, entry) in &self.conns {
-            if entry.source as usize == index {
-                match (entry.place, entry.reopen) {
-                    (Place::Opening(_), _) => coming[entry.key as usize] += 1,
-                    (Place::Closing, Some(key)) => coming[key as usize] += 1,
-                    _ => {}
-                }
-            }
-        }
-        let mut waited = vec![0_u32; coming.len()];
-        for group in self.queue.groups().filter(|group| group.excluded & (1 << index) == 0) {
-            waited[group.key as usize] += group.waiting;
-        }
-        let starved = (0..coming.len()).filter(|key| waited[*key] > coming[*key]);
-        let starved = starved.max_by_key(|key| waited[*key] - coming[*key]);
-        if let Some(key) = starved {
-            return Some(key as u32);
-        }
-        let stocked = |key: &u32| source.stocks[*key as usize].len + coming[*key as usize];
-        let configured = source.prefill.iter().copied().min_by_key(stocked);
-        configured.or_else(|| self.keys.recent().first().copied())
+        refused && shared
     }
 
     /// Closes the ready connections that retire soonest, so that their slots can
@@ -378,32 +350,6 @@ impl<C: Connector> State<C> {
         }
     }
 
-    /// At the cap, gives the slots of the longest idle connections to waiters of
-    /// other keys.
-    fn evict(&mut self, index: usize, now: Instant) {
-        if !self.keys.are_many() || self.sources[index].throttled_until(now).is_some() {
-            return;
-        }
-        let mut keys: Vec<u32> = self
-            .queue
-            .groups()
-            .filter(|group| group.excluded & (1 << index) == 0)
-            .map(|group| group.key)
-            .collect();
-        keys.dedup();
-        for key in keys {
-            while self.slot_is_wanted(index, key) && self.sources[index].room(now) > 0 {
-                let Some(id) = self.longest_idle(index, Some(key)) else { return };
-                self.discard_ready(id, Discard::Evicted, now);
-                let entry = &mut self.conns[id as usize];
-                match entry.reopen.replace(key) {
-                    Some(_) => {}
-                    None => self.sources[index].reopening += 1,
-                }
-            }
-        }
-    }
-
     fn report_low(&mut self) {
         for index in 0..self.sources.len() {
             let source = &mut self.sources[index];
@@ -421,11 +367,8 @@ impl<C: Connector> State<C> {
         if !self.keys.are_many() {
             return;
         }
-        let waited: Vec<u32> = self.queue.ids().iter().map(|id| self.queue.key_of(*id)).collect();
-        for key in self.keys.recent() {
-            if !waited.contains(&key) && self.keys.forget(key) {
-                self.queue.forget_key(key);
-            }
+        for key in self.keys.numbers() {
+            self.forget_key(key);
         }
     }
 
@@ -462,6 +405,7 @@ impl<C: Connector> State<C> {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
         };
+        let demand = self.demand(now);
         for (index, source) in self.sources.iter().enumerate() {
             by(source.hold_until);
             if let Some(throttle) = &source.throttle
@@ -469,16 +413,13 @@ impl<C: Connector> State<C> {
             {
                 by(Some(throttle.next_step(now, source.settings.in_use_cap())));
             }
-            if source.figures(self.waiters_of(index, now)).need() > 0 {
+            if source.figures(demand[index]).need() > 0 {
                 by(source.backoff.wake_at(now));
             }
-            if let Some(max_idle) = source.settings.max_idle
-                && source.fresh > source.target.min(source.settings.min_idle())
+            by(source.trim_at);
+            if let Some(every) = source.settings.idle_check
+                && source.check_room() > 0
             {
-                let id = self.longest_idle_fresh(index);
-                by(id.map(|id| self.conns[id as usize].since + max_idle));
-            }
-            if let Some(every) = source.settings.idle_check {
                 let stocked = source.stocks.iter().flat_map(|stock| stock.iter(&self.conns));
                 let due = stocked.map(|id| {
                     let entry = &self.conns[id as usize];

@@ -129,6 +129,8 @@ async fn ramp(seed: u64) -> Vec<(Duration, u32)> {
             std::future::pending::<()>().await;
         });
     }
+    pass(ms(9_990)).await;
+    assert_eq!((pool.stats().in_use(), pool.stats().waiting), (0, 20));
     let mut steps = Vec::new();
     let mut in_use = 0;
     while in_use < 10 {
@@ -244,7 +246,7 @@ async fn a_hand_off_is_given_back_if_its_source_was_throttled_before_the_claim()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_declined_hand_off_is_replaced_by_another_source_at_once() {
+async fn whoever_declines_a_hand_off_is_the_first_to_be_served_by_another_source() {
     let pool = two_sources().build().expect("valid");
     pool.ready(4, secs(1)).await.expect("full");
     let mut held = Vec::new();
@@ -253,10 +255,12 @@ async fn a_declined_hand_off_is_replaced_by_another_source_at_once() {
     }
     held.sort_by_key(|conn| conn.source());
     let mut waiter = queued(&pool);
+    let mut younger = queued(&pool);
     drop(held.remove(0));
     throttle(&pool, "a", secs(10));
     assert!(poll(&mut waiter).is_pending());
     held.pop();
+    assert!(poll(&mut younger).is_pending());
     assert_eq!(&*claim(&mut waiter).source(), "b");
     assert_eq!(pool.audit(), []);
 }

@@ -11,26 +11,24 @@ use super::ledger::Limits;
 
 const ABOUT: &str = "Run a pool in front of a rationed backend, in this process, and watch it";
 
-const LONG_ABOUT: &str = "\
-Run a pool in front of a rationed backend, in this process, and watch it.
+const EXPLANATION: &str = "\
+What it shows:
+  A small backend listens on a loopback port. Like a real one that rations
+  connections it limits how fast they are opened, how many are open and how long
+  they live, and refuses whatever goes beyond. A pool stands in front of it, and
+  tasks get connections from the pool, send a request and give them back.
 
-A small backend listens on a loopback port. Like a real one that rations \
-connections it limits how fast they are opened, how many are open and how long \
-they live, and refuses whatever goes beyond. A forebay pool stands in front of \
-it, and tasks get connections from the pool, send a request and give them back.
+  Once a second you see the stock, how long tasks waited, and what the backend
+  itself counted. Connections live for seconds here, so watch them being replaced
+  before they retire: the stock does not run dry, the tasks do not wait, and the
+  backend has nothing to refuse.
 
-Once a second you see the pool's stock, how long tasks waited, and what the \
-backend itself counted. Connections live for seconds here, not for minutes, so \
-watch them being replaced before they retire: the stock does not dip, the tasks \
-do not wait, and the backend has nothing to refuse.";
-
-const AFTER_HELP: &str = "\
 Examples:
   forebay dev                          until Ctrl-C
-  forebay dev --for 10s                for ten seconds
-  forebay dev --tasks 200              more tasks than connections: they queue, in order
-  forebay dev --max-open 8 --target-ready 4
-  forebay dev --no-pacing --for 5s     a pool that does not know the rate: refusals
+  forebay dev --for 20s                for twenty seconds
+  forebay dev --tasks 200              more work than connections: it queues, in order
+  forebay dev --max-open 8 --target-ready 4 --tasks 4
+  forebay dev --no-pacing --for 5s     a pool that ignores the rate, and is refused
 
 Exit codes:
   0  every limit was kept
@@ -39,9 +37,9 @@ Exit codes:
 
 /// The arguments, as typed.
 #[derive(clap::Args)]
-#[command(about = ABOUT, long_about = LONG_ABOUT, after_help = AFTER_HELP)]
+#[command(about = ABOUT, after_help = EXPLANATION)]
 pub(crate) struct Args {
-    /// Most connections open at once
+    /// Most connections open at once; each takes two file descriptors
     #[arg(long, value_name = "N", default_value = "50", value_parser = value_parser!(u32).range(1..=10_000), help_heading = BACKEND)]
     max_open: u32,
 

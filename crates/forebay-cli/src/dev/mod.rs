@@ -9,6 +9,8 @@ mod ledger;
 mod paint;
 mod sample;
 mod screen;
+mod summary;
+mod table;
 mod wire;
 mod workload;
 
@@ -27,7 +29,8 @@ use sample::{Notes, Sampler};
 use screen::Screen;
 use workload::Seen;
 
-/// How long connections in use may take to come back at the end.
+/// How long connections may take to come back and be closed at the end, beside
+/// the time of a request.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 /// The least time that a closed connection keeps its slot if the backend does
 /// not confirm.
@@ -91,7 +94,7 @@ async fn show(plan: &Plan, mut screen: Screen) -> Result<bool, Error> {
         }
     }
 
-    let drained = pool.drain(DRAIN_WITHIN).await;
+    let drained = pool.drain(DRAIN_WITHIN + plan.service).await;
     work.abort();
     let sample = sampler.take(&pool, &backend, &seen, &notes);
     let _ = screen.end(&sample, plan, drained);

@@ -2,12 +2,13 @@
 //! what has changed since the reading before.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay::{Discard, Event, Histogram, Observer, OpenFailure, Pool, Stats};
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
 use super::backend::Backend;
 use super::connector::Tcp;
@@ -33,6 +34,8 @@ pub(crate) struct Sample {
     pub(crate) given_up: u64,
     pub(crate) failed: u64,
     pub(crate) mixed_up: u64,
+    /// The longest time that this process stood still.
+    pub(crate) stall: Duration,
     /// Broken promises: those the pool counted, those its audit found, and
     /// answers that reached the wrong request.
     pub(crate) breaches: u64,
@@ -58,11 +61,12 @@ pub(crate) struct Sampler {
     started: Instant,
     before: Option<(Instant, Stats)>,
     audit_breaches: u64,
+    pulse: Pulse,
 }
 
 impl Sampler {
     pub(crate) fn new(started: Instant) -> Self {
-        Self { started, before: None, audit_breaches: 0 }
+        Self { started, before: None, audit_breaches: 0, pulse: Pulse::start() }
     }
 
     pub(crate) fn take(
@@ -94,6 +98,7 @@ impl Sampler {
             given_up: seen.given_up.load(Ordering::Relaxed),
             failed: seen.failed.load(Ordering::Relaxed),
             mixed_up,
+            stall: self.pulse.longest_stall(),
             breaches: stats.breaches + self.audit_breaches + mixed_up,
             pool: stats.clone(),
         };
@@ -140,6 +145,40 @@ fn quantile_since(now: &Histogram, before: Option<&Histogram>, q: f64) -> Durati
     }
     Duration::ZERO
 }
+
+/// Notices when this process stands still: a machine that is suspended, or has
+/// much else to do, makes it miss limits through no fault of the pool.
+struct Pulse {
+    longest_ms: Arc<AtomicU64>,
+    beating: JoinHandle<()>,
+}
+
+impl Pulse {
+    fn start() -> Self {
+        let longest_ms = Arc::new(AtomicU64::new(0));
+        let longest = longest_ms.clone();
+        let beating = tokio::spawn(async move {
+            loop {
+                let due = Instant::now() + BEAT;
+                sleep_until(due).await;
+                longest.fetch_max(due.elapsed().as_millis() as u64, Ordering::Relaxed);
+            }
+        });
+        Self { longest_ms, beating }
+    }
+
+    fn longest_stall(&self) -> Duration {
+        Duration::from_millis(self.longest_ms.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.beating.abort();
+    }
+}
+
+const BEAT: Duration = Duration::from_millis(50);
 
 /// Remembers what the last failed open said.
 #[derive(Debug, Clone, Default)]

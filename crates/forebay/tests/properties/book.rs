@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use forebay::{LocalCount, PERMIT_GOOD_FOR, Rate};
+use forebay::{BoxFuture, LocalCount, PERMIT_GOOD_FOR, Rate, TimeSource};
 use tokio::time::Instant;
 
 use crate::backend::{Act, Conn, Faults};
@@ -15,6 +15,41 @@ use crate::clients::Want;
 
 /// The driver's timers have a grain of one millisecond.
 pub const GRAIN: Duration = Duration::from_millis(2);
+
+/// Nobody waits for the past so often at one instant, unless it is a loop that
+/// never comes to rest.
+const WAITS_MAX: u32 = 20_000;
+
+/// Tokio's clock for a pool, watched: under paused time a task that keeps waiting
+/// for an instant that has come would stop time for good.
+pub struct Watch {
+    book: Book,
+    waits: Mutex<(Instant, u32)>,
+}
+
+impl Watch {
+    pub fn new(book: &Book) -> Self {
+        Self { book: book.clone(), waits: Mutex::new((Instant::now(), 0)) }
+    }
+}
+
+impl TimeSource for Watch {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()> {
+        let now = Instant::now();
+        let mut waits = self.waits.lock().expect("a count");
+        *waits = if waits.0 == now { (now, waits.1 + 1) } else { (now, 0) };
+        if waits.1 == WAITS_MAX {
+            self.book.breach("the driver spins".to_owned());
+        }
+        let spinning = waits.1 >= WAITS_MAX;
+        let at = if spinning { at.max(now + GRAIN) } else { at };
+        Box::pin(tokio::time::sleep_until(at))
+    }
+}
 
 /// Something that happened, small enough to be kept for every run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +110,10 @@ impl SiteBook {
         self.seated + self.leaving.len() as u32
     }
 
+    pub fn was_throttled(&self) -> bool {
+        self.throttled_until.is_some()
+    }
+
     pub fn is_throttled(&self, now: Instant) -> bool {
         self.throttled_until.is_some_and(|until| until > now)
     }
@@ -87,6 +126,7 @@ pub struct Waiting {
     pub want: Want,
     /// Its place in the queue: the instant with its class's handicap, then the order of arrival.
     pub rank: (Instant, u64),
+    pub arrived: Instant,
     /// It is polled whenever it is woken.
     pub prompt: bool,
 }
@@ -102,7 +142,7 @@ pub struct Pages {
     pub rate: Option<Rate>,
     pub waiting: BTreeMap<u32, Waiting>,
     /// Served since the last look at fairness.
-    pub served: Vec<Waiting>,
+    pub served: Vec<(Instant, Waiting)>,
     /// Something happened since then that lets a waiter be passed.
     pub disturbed: Vec<bool>,
     /// Connections handed out, by pool.
@@ -223,8 +263,9 @@ impl Book {
         pages.arrivals += 1;
         pages.note("ask", u64::from(client), want.pool as u64);
         let handicap = pages.priority_age * want.priority as u32;
-        let rank = (Instant::now() + handicap, pages.arrivals);
-        Waiting { client, want: want.clone(), rank, prompt }
+        let arrived = Instant::now();
+        let rank = (arrived + handicap, pages.arrivals);
+        Waiting { client, want: want.clone(), rank, arrived, prompt }
     }
 
     /// A checkout got a connection. Every promise about it is judged.
@@ -274,7 +315,7 @@ impl Book {
             let text = format!("client {client}: connection {} {wrong}", conn.id);
             pages.breach(text);
         }
-        pages.served.push(place);
+        pages.served.push((now, place));
     }
 
     /// A user is done with a connection.
@@ -318,7 +359,8 @@ impl Book {
     /// The server drops a connection that somebody may hold.
     pub fn kill_one(&self) {
         let mut pages = self.open();
-        let site = pages.rng.usize(..pages.sites.len());
+        let sites = pages.sites.len();
+        let site = pages.rng.usize(..sites);
         let alive = pages.sites[site].alive.len();
         if alive == 0 {
             return;

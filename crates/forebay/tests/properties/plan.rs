@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::{BackoffSettings, LocalCount, LocalRate, Pool, Rate, Settings, SourceSpec, Strategy};
+use forebay::{
+    BackoffSettings, Clock, LocalCount, LocalRate, Pool, Rate, Settings, SourceSpec, Strategy,
+};
 
 use crate::backend::{Faults, Site};
-use crate::book::{Book, SiteBook};
+use crate::book::{Book, SiteBook, Watch};
 use crate::clients::Manners;
 
 /// How a world ends.
@@ -153,6 +155,7 @@ impl Plan {
                 .throttle_ramp(self.throttle_ramp)
                 .stagger(self.stagger)
                 .strategy(self.strategy)
+                .clock(Clock::custom(Watch::new(&world.book)))
                 .seed(self.seed.wrapping_add(index as u64))
                 .observer(crate::Witness(world.book.clone()));
             world.pools.push(builder.build().expect("a plan is valid"));
