@@ -212,30 +212,35 @@ impl<C: Connector> State<C> {
     /// the next peak. Below the target an unused stock fades to `min_idle`, and
     /// the target follows until the stock is once used up.
     fn trim_idle(&mut self, index: usize, now: Instant) {
-        let Some(max_idle) = self.sources[index].settings.max_idle else { return };
-        if self.sources[index].trim_at.is_none_or(|at| at > now) {
+        let source = &self.sources[index];
+        let Some(max_idle) = source.settings.max_idle else { return };
+        if source.trim_at.is_none_or(|at| at > now) {
             return;
         }
-        // by idle time, but for those that retire soon in any case
-        let stocks = self.sources[index].stocks.iter();
-        let mut idle: Vec<(Instant, u32)> = stocks
-            .flat_map(|stock| stock.iter_back(&self.conns))
-            .map(|id| (&self.conns[id as usize], id))
-            .filter(|(entry, _)| entry.ripeness == Ripeness::Fresh)
-            .map(|(entry, id)| (entry.since, id))
-            .collect();
-        idle.sort_by_key(|(since, _)| *since);
-        loop {
-            let source = &mut self.sources[index];
-            let floor = source.settings.min_idle();
-            let kept = if floor < source.target { 0 } else { source.target };
-            let surplus = idle.get(kept as usize).filter(|_| idle.len() as u32 > floor.max(kept));
-            source.trim_at = surplus.map(|(since, _)| *since + max_idle);
-            if source.trim_at.is_none_or(|at| at > now) {
-                return;
-            }
-            let (_, id) = idle.remove(kept as usize);
-            source.target = source.target.min((idle.len() as u32).max(floor));
+        // those that retire soon go in any case
+        let stocked = source.stocks.iter().flat_map(|stock| stock.iter_back(&self.conns));
+        let mut idle: Vec<u32> =
+            stocked.filter(|id| self.conns[*id as usize].ripeness == Ripeness::Fresh).collect();
+        let since = |id: &u32| self.conns[*id as usize].since;
+        idle.sort_by_key(since);
+        let floor = source.settings.min_idle() as usize;
+        let kept = |target: usize| if floor < target { 0 } else { target };
+        let target = source.target as usize;
+        let too_long = idle.partition_point(|id| since(id) + max_idle <= now);
+        let surplus = too_long.saturating_sub(kept(target)).min(idle.len().saturating_sub(floor));
+        // one that has had its use goes first, and of those the one that retires
+        // first, since its successor would be due first
+        idle[..too_long].sort_by_key(|id| {
+            let entry = &self.conns[*id as usize];
+            (entry.uses == 0, entry.retire_at)
+        });
+        let gone: Vec<u32> = idle.drain(..surplus).collect();
+        idle.sort_by_key(since);
+        let target = target.min(idle.len().max(floor));
+        let next = idle.get(kept(target)).filter(|_| idle.len() > floor).map(since);
+        self.sources[index].target = target as u32;
+        self.sources[index].trim_at = next.map(|since| since + max_idle);
+        for id in gone {
             self.discard_ready(id, Discard::Idle, now);
         }
     }

@@ -196,6 +196,7 @@ impl Connector for Site {
             self.book.lost(conn.site, conn.id, "its judge panicked");
             planned_panic();
         }
+        conn.coming_back = false;
         conn.state
     }
 

@@ -51,6 +51,7 @@ impl Director {
         for step in 0..self.world.plan.steps {
             self.step = step;
             self.act(&calm);
+            self.audit()?;
             let span = match self.rng.u8(..20) {
                 0..=8 => Duration::ZERO,
                 9..=15 => Duration::from_micros(self.rng.u64(0..5_000)),
@@ -161,9 +162,12 @@ impl Director {
 
     /// Lets everything happen that can happen at this instant, then judges.
     async fn look(&mut self) -> Result<(), String> {
-        for _ in 0..SETTLE {
+        for turn in 0..SETTLE {
             yield_now().await;
-            self.audit()?;
+            // also in the midst of things, before every task has had its turn
+            if turn % 5 == 0 {
+                self.audit()?;
+            }
         }
         while self.clients.try_join_next().is_some() {}
         self.judge();
@@ -245,7 +249,8 @@ impl Director {
         now: Instant,
     ) -> Option<String> {
         let busy = stats.sources.iter().any(|source| source.opening + source.closing > 0);
-        if busy || waiter.want.deadline <= now {
+        let leased_out = self.world.count.as_ref().is_some_and(|c| c.held() >= self.limit);
+        if busy || leased_out || waiter.want.deadline <= now {
             return None;
         }
         let named = stats.sources.iter().zip(&self.world.sites[waiter.want.pool]);
@@ -258,6 +263,7 @@ impl Director {
             book.steady
                 && !waiter.want.excluded.contains(site)
                 && source.open() < book.max_open
+                && source.in_use < book.max_in_use
                 && !source.lease_refused
                 && source.throttled_for.is_none()
                 && !held_back
@@ -373,7 +379,21 @@ impl Director {
             .map(|note| format!("  {:?} {} {} {}", note.at, note.what, note.a, note.b))
             .collect();
         let plan = &self.world.plan;
-        format!("step {}: {text}\n{plan:#?}\n{}\n", self.step, lines.join("\n"))
+        let sources: Vec<String> = self
+            .world
+            .pools
+            .iter()
+            .flat_map(|pool| pool.stats().sources)
+            .map(|source| format!("{source:?}"))
+            .collect();
+        let held = self.world.count.as_ref().map(|count| count.held());
+        format!(
+            "step {}: {text}\n{plan:#?}\n{}\n{}\nleases {held:?} of {}\n",
+            self.step,
+            lines.join("\n"),
+            sources.join("\n"),
+            self.limit,
+        )
     }
 }
 
