@@ -32,7 +32,7 @@ impl Subject for Forebay {
     const NAME: &'static str = OURS;
     const FAIR: bool = true;
 
-    type Guard<'a> = Guard<Noop>;
+    type Guard<'a> = Guard<'a, Noop>;
 
     async fn build() -> Result<Self> {
         let pool = Pool::builder(Noop)
@@ -44,7 +44,7 @@ impl Subject for Forebay {
         Ok(Self(pool))
     }
 
-    async fn get(&self) -> Result<Guard<Noop>> {
+    async fn get(&self) -> Result<Guard<'_, Noop>> {
         Ok(self.0.get().await?)
     }
 }

@@ -43,7 +43,7 @@ fn turn<C: Connector>(hub: &Arc<Hub<C>>) -> Option<Option<Instant>> {
     let events = std::mem::take(&mut outbox.events);
     let next = state.armed_until;
     let ended = state.closed && state.conns.is_empty();
-    hub.unlock(state);
+    hub.unlock_loudly(state);
     hub.tell(&events);
     for killer in kills {
         killer.kill();

@@ -46,6 +46,7 @@ mod builder;
 mod checkout;
 mod clock;
 mod connector;
+mod desk;
 mod driver;
 mod env;
 mod error;

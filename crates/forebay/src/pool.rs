@@ -15,7 +15,7 @@ use crate::keys::DEFAULT_KEY;
 use crate::queue::Priority;
 use crate::reason::Discard;
 use crate::settings::SourceSpec;
-use crate::stats::Stats;
+use crate::stats::{Stats, Waits};
 
 /// One or more sources behind one fair queue. Clones share the pool; when the
 /// last one is dropped the stock is closed.
@@ -111,6 +111,14 @@ impl<C: Connector> Pool<C> {
         Checkout::new(self.hub(), None, 0, Priority::Normal, Wait::Default)
     }
 
+    /// As [`get`](Self::get), with a guard that does not borrow from the pool.
+    ///
+    /// # Errors
+    /// As `get`.
+    pub async fn get_owned(&self) -> Result<Guard<'static, C>, GetError> {
+        Ok(self.get().await?.into_owned())
+    }
+
     /// Checks a connection out as the options say.
     pub fn get_with(&self, options: GetOptions<C::Key>) -> Checkout<'_, C> {
         let excluded = self.numbers(&options.exclude);
@@ -135,7 +143,7 @@ impl<C: Connector> Pool<C> {
     ///
     /// # Errors
     /// [`GetError::Empty`] if none is.
-    pub fn try_get(&self) -> Result<Guard<C>, GetError> {
+    pub fn try_get(&self) -> Result<Guard<'_, C>, GetError> {
         let hub = self.hub();
         loop {
             let taken = hub.with(|state, now| {
@@ -143,13 +151,12 @@ impl<C: Connector> Pool<C> {
                     return Err(GetError::Closed);
                 }
                 match state.take(now, DEFAULT_KEY, 0) {
-                    Some(live) => {
-                        state.tallies.wait.record_zero();
-                        let timed = state.count_checkout();
-                        Ok((live, timed))
+                    Some(mut live) => {
+                        live.timed = state.count_checkout();
+                        Ok(live)
                     }
                     None => {
-                        state.tallies.empty += 1;
+                        state.empty += 1;
                         Err(GetError::Empty {
                             in_use: state.sources.iter().map(|source| source.in_use).sum(),
                             opening: state.sources.iter().map(|source| source.opening).sum(),
@@ -157,8 +164,7 @@ impl<C: Connector> Pool<C> {
                     }
                 }
             });
-            let (live, timed) = taken?;
-            match accept(hub, live, timed) {
+            match accept(hub, taken?) {
                 Ok(guard) => return Ok(guard),
                 Err(dead) => hub.discard_dead(dead),
             }
@@ -223,7 +229,7 @@ impl<C: Connector> Pool<C> {
     /// A snapshot of counters, gauges and histograms.
     pub fn stats(&self) -> Stats {
         let now = self.hub().clock.now();
-        self.hub().state.lock().stats(now)
+        self.hub().state.lock().stats(&self.hub().waits, now)
     }
 
     /// Recounts everything and gives the promises that do not hold: none, ever.
@@ -263,7 +269,7 @@ impl<C: Connector> Pool<C> {
             for index in 0..state.sources.len() {
                 state.kill_in_use(index);
             }
-            state.outbox.wake_driver = true;
+            state.wake_driver = true;
         });
         let left = self.open_but_detached();
         Drained { left, killed: (self.kills() - before) as u32 }
@@ -306,7 +312,7 @@ impl<C: Connector> Source<'_, C> {
 
     /// Does not use this source for `retry_after`.
     pub fn throttled(&self, retry_after: Duration) {
-        self.hub.with(|state, now| state.throttled(self.index, retry_after, now));
+        self.hub.throttled(self.index, retry_after);
     }
 }
 
@@ -314,14 +320,14 @@ impl<C: Connector> crate::state::State<C> {
     fn invalidate(&mut self, index: usize, now: Instant) {
         self.sources[index].generation += 1;
         self.discard_stock(index, Discard::OldGeneration, now);
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
     }
 
-    pub(crate) fn stats(&self, now: Instant) -> Stats {
+    pub(crate) fn stats(&self, waits: &Waits, now: Instant) -> Stats {
         let tallies = &self.tallies;
         Stats {
-            checkouts: tallies.checkouts,
-            empty: tallies.empty,
+            checkouts: self.checkouts,
+            empty: self.empty,
             timeouts: tallies.timeouts,
             refused_full: tallies.refused_full,
             refused_throttled: tallies.refused_throttled,
@@ -330,7 +336,7 @@ impl<C: Connector> crate::state::State<C> {
             waiting: self.queue.waiting(),
             wakeups: tallies.wakeups,
             breaches: tallies.breaches,
-            wait: tallies.wait.clone(),
+            wait: waits.total(self.checkouts),
             create: tallies.create.clone(),
             r#use: tallies.r#use.clone(),
             sources: self.sources.iter().map(|source| source.stats(now)).collect(),

@@ -38,6 +38,8 @@ pub(crate) struct SourceState {
     pub(crate) reopening: u32,
     /// Ready connections wanted now: between `min_idle` and `target_ready`.
     pub(crate) target: u32,
+    /// `min_idle`.
+    pub(crate) floor: u32,
     pub(crate) generation: u64,
     pub(crate) throttle: Option<Throttle>,
     pub(crate) last_throttled: Option<Instant>,
@@ -58,6 +60,7 @@ impl SourceState {
         Self {
             name: name.into(),
             target: settings.target_ready(),
+            floor: settings.min_idle(),
             low: settings.low_watermark() > 0,
             settings,
             stocks: Vec::new(),
@@ -102,6 +105,17 @@ impl SourceState {
         self.standing(now) == Standing::Good
     }
 
+    /// Whether a connection that is in use may go on to another user at `now`.
+    #[inline]
+    pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
+        if let Some(throttle) = &self.throttle
+            && self.in_use > throttle.allowance(now, self.settings.in_use_cap())
+        {
+            return false;
+        }
+        self.standing(now) == Standing::Good
+    }
+
     /// Whether the holder of this source's leases may use them.
     #[inline]
     pub(crate) fn standing(&self, now: Instant) -> Standing {
@@ -131,7 +145,8 @@ impl SourceState {
     /// Whether the driver would open something for `waiters` if it looked now.
     #[inline]
     pub(crate) fn wants(&self, now: Instant, waiters: u32) -> bool {
-        self.figures(waiters).need() > 0
+        self.fresh + self.opening < self.target + waiters
+            && self.figures(waiters).need() > 0
             && !self.lease_refused
             && self.backoff.wake_at(now).is_none()
     }

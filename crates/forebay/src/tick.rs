@@ -6,11 +6,11 @@
 use crate::budget::{Lease, Standing};
 use crate::clock::Instant;
 use crate::connector::Connector;
+use crate::desk::Hand;
 use crate::error::{GetError, Phase, Timeout};
 use crate::invariant::{Invariant, check};
 use crate::keys::DEFAULT_KEY;
 use crate::observer::Event;
-use crate::queue::WaiterState;
 use crate::reason::{Discard, OpenFailure};
 use crate::state::{Place, Ripeness, State, Verdict};
 
@@ -36,7 +36,7 @@ impl<C: Connector> State<C> {
         self.forget_keys();
         self.compare_totals();
         self.armed_until = self.next_wake(now);
-        self.outbox.wake_driver = false;
+        self.wake_driver = false;
     }
 
     /// Moves connections along their lives, in the order of their instants.
@@ -84,49 +84,60 @@ impl<C: Connector> State<C> {
 
     /// Moves on what was handed to checkouts that nobody polls.
     fn reclaim_offers(&mut self, now: Instant) {
-        while let Some((id, at)) = self.queue.oldest_offer() {
+        if self.offer_check_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let mut oldest: Option<Instant> = None;
+        let mut unclaimed = Vec::new();
+        for desk in 0..self.queue.desks() {
+            let mut seat = self.desks.get(desk).lock();
+            let Hand::Handed(_, at) = &seat.hand else { continue };
+            let at = *at;
             if at + self.settings.claim_within > now {
-                return;
+                oldest = Some(oldest.map_or(at, |oldest| oldest.min(at)));
+            } else if let Hand::Handed(live, _) = std::mem::replace(&mut seat.hand, Hand::Away) {
+                unclaimed.push(live);
             }
-            if let Some(live) = self.queue.take_back(id, false) {
-                self.tallies.unclaimed += 1;
-                self.announce(Event::Unclaimed);
-                if self.queue.waiter(id).deadline <= now {
-                    self.time_out(id, now);
-                }
-                self.put(live, Verdict::Clean, now);
-            }
+        }
+        self.offer_check_at = oldest.map(|at| at + self.settings.claim_within);
+        for live in unclaimed {
+            self.checkouts -= 1;
+            self.tallies.unclaimed += 1;
+            self.keys.get_mut(live.key).away += 1;
+            self.announce(Event::Unclaimed);
+            self.put(live, Verdict::Clean, now);
         }
     }
 
     fn expire_waiters(&mut self, now: Instant) {
-        while let Some((deadline, id)) = self.queue.next_deadline() {
+        while let Some((deadline, overdue)) = self.queue.next_deadline() {
             if deadline > now {
                 return;
             }
-            match self.queue.waiter(id).state {
-                WaiterState::Offered(..) => self.queue.unwatch(id),
-                _ => self.time_out(id, now),
+            if let Some(waiter) = self.queue.pop_overdue(overdue) {
+                let ahead = self.queue.ahead_of(overdue.class(), waiter.arrived, waiter.seq);
+                self.time_out(waiter.desk, overdue.excluded, ahead, waiter.arrived, now);
             }
         }
     }
 
-    fn time_out(&mut self, id: u32, now: Instant) {
-        let timeout = self.timeout(id, now);
+    /// Tells a waiter that its deadline has come, and with what figures.
+    pub(crate) fn time_out(
+        &mut self,
+        desk: u32,
+        excluded: u64,
+        ahead: u32,
+        arrived: Instant,
+        now: Instant,
+    ) {
+        let waited = now.saturating_duration_since(arrived);
+        let timeout = self.timeout_error(excluded, ahead, waited, now);
         self.tallies.timeouts += 1;
-        self.announce(Event::TimedOut { waited: timeout.waited });
-        let waker = self.queue.fail(id, GetError::Timeout(timeout));
-        self.outbox.wakers.extend(waker);
+        self.announce(Event::TimedOut { waited });
+        self.fail(desk, GetError::Timeout(timeout));
     }
 
-    /// The error of a waiter whose deadline has come.
-    pub(crate) fn timeout(&self, id: u32, now: Instant) -> Timeout {
-        let excluded = self.queue.excluded_of(id);
-        let ahead = self.queue.ahead_of(id);
-        let waited = now.saturating_duration_since(self.queue.waiter(id).arrived);
-        self.timeout_error(excluded, ahead, waited, now)
-    }
-
+    /// The error of a checkout whose deadline has come.
     pub(crate) fn timeout_error(
         &self,
         excluded: u64,
@@ -209,7 +220,7 @@ impl<C: Connector> State<C> {
         let Some(max_idle) = self.sources[index].settings.max_idle else { return };
         loop {
             let source = &self.sources[index];
-            let floor = source.settings.min_idle();
+            let floor = source.floor;
             if source.fresh <= source.target.min(floor) {
                 return;
             }
@@ -421,7 +432,7 @@ impl<C: Connector> State<C> {
         if !self.keys.are_many() {
             return;
         }
-        let waited: Vec<u32> = self.queue.ids().iter().map(|id| self.queue.key_of(*id)).collect();
+        let waited: Vec<u32> = self.queue.groups().map(|group| group.key).collect();
         for key in self.keys.recent() {
             if !waited.contains(&key) && self.keys.forget(key) {
                 self.queue.forget_key(key);
@@ -447,11 +458,9 @@ impl<C: Connector> State<C> {
 
     /// When the driver has to look again, if nothing else wakes it.
     fn next_wake(&self, now: Instant) -> Option<Instant> {
-        let claim = self.settings.claim_within;
         let mut next = [
             self.agenda.first().map(|(at, _)| *at),
-            self.queue.oldest_offer().map(|(_, at)| at + claim),
-            self.last_offer.map(|at| at + claim).filter(|at| *at > now),
+            self.offer_check_at,
             self.queue.next_deadline().map(|(at, _)| at),
         ]
         .into_iter()
@@ -473,7 +482,7 @@ impl<C: Connector> State<C> {
                 by(source.backoff.wake_at(now));
             }
             if let Some(max_idle) = source.settings.max_idle
-                && source.fresh > source.target.min(source.settings.min_idle())
+                && source.fresh > source.target.min(source.floor)
             {
                 let id = self.longest_idle_fresh(index);
                 by(id.map(|id| self.conns[id as usize].since + max_idle));
