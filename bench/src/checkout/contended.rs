@@ -1,6 +1,7 @@
 //! The contended cases: many tasks on few connections, each of which takes a
 //! connection, yields while it holds it, and gives it back. Measures the
-//! throughput of a window of fixed length, and how long the tasks waited.
+//! throughput of a window of fixed length, and in a second one how long the
+//! tasks waited.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use super::uncontended::{cpu_time, nanos_per_op, timed_runtime};
 
 /// Stands for "not yet" or "not" where a moment is kept.
 const NEVER: u64 = u64::MAX;
+
+/// Stands for a moment before the waits are watched, at which no clock was read.
+const BEFORE: u64 = 0;
 
 /// How long tasks may still wait for a connection when the window is over;
 /// nobody competes any more, so those that then get none were forgotten.
@@ -59,6 +63,11 @@ impl Shared {
 
     fn now(&self) -> u64 {
         u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(NEVER - 1)
+    }
+
+    /// Whether waits are being watched.
+    fn watching(&self) -> bool {
+        self.since.load(Ordering::Relaxed) != NEVER
     }
 
     fn ops(&self) -> u64 {
@@ -106,7 +115,7 @@ impl Recorded {
     }
 }
 
-/// One of the many tasks; runs until the window is over.
+/// One of the many tasks; runs until the windows are over.
 ///
 /// A wait the window cuts off, at either end, counts with the part that lies
 /// within it: so a task that starves throughout shows a wait as long as the
@@ -120,12 +129,13 @@ async fn compete<S: Subject>(
     let slot = &shared.slots[index];
     let mut ops = 0;
     while shared.until.load(Ordering::Relaxed) == NEVER {
-        let asked = shared.now();
+        let asked = if shared.watching() { shared.now() } else { BEFORE };
         slot.waiting_since.store(asked, Ordering::Relaxed);
         let guard = pool.get().await?;
-        let got = shared.now();
         slot.waiting_since.store(NEVER, Ordering::Relaxed);
-        if let Some(wait) = shared.within(asked, got) {
+        if shared.watching()
+            && let Some(wait) = shared.within(asked, shared.now())
+        {
             recorded.record(wait);
         }
         black_box(guard.id());
@@ -152,16 +162,21 @@ pub(crate) fn timed<S: Subject>(tasks: usize, window: Window) -> Result<Sample> 
         handles.push(runtime.spawn(task));
     }
 
+    // first the throughput, with no clock read by the tasks: reading it twice an
+    // operation would add to every pool what none of them costs
     thread::sleep(window.warm_up);
     let cpu_before = cpu_time();
     let ops_before = shared.ops();
-    let since = shared.now();
-    shared.since.store(since, Ordering::Relaxed);
+    let began = shared.now();
     thread::sleep(window.measure);
-    let until = shared.now();
-    shared.until.store(until, Ordering::Relaxed);
+    let since = shared.now();
     let ops = shared.ops() - ops_before;
     let cpu = cpu_time().saturating_sub(cpu_before);
+
+    // then the waits
+    shared.since.store(since, Ordering::Relaxed);
+    thread::sleep(window.measure);
+    shared.until.store(shared.now(), Ordering::Relaxed);
 
     let mut all = Recorded::new()?;
     let mut stuck = 0;
@@ -185,7 +200,7 @@ pub(crate) fn timed<S: Subject>(tasks: usize, window: Window) -> Result<Sample> 
     let opened = opened();
     runtime.shutdown_timeout(Duration::from_millis(100));
 
-    let wall = Duration::from_nanos(until - since);
+    let wall = Duration::from_nanos(since - began);
     Ok(Sample {
         ns_per_op: nanos_per_op(wall, ops),
         cpu_ns_per_op: nanos_per_op(cpu, ops),

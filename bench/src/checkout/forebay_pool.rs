@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use anyhow::Result;
-use forebay::{Connector, Guard, Opened, Pool};
+use forebay::{Connector, GuardRef, Opened, Pool};
 
 use super::subject::{NoopConn, Subject};
 use super::{CONNECTIONS, OURS};
@@ -32,7 +32,7 @@ impl Subject for Forebay {
     const NAME: &'static str = OURS;
     const FAIR: bool = true;
 
-    type Guard<'a> = Guard<Noop>;
+    type Guard<'a> = GuardRef<'a, Noop>;
 
     async fn build() -> Result<Self> {
         let pool = Pool::builder(Noop)
@@ -44,7 +44,7 @@ impl Subject for Forebay {
         Ok(Self(pool))
     }
 
-    async fn get(&self) -> Result<Guard<Noop>> {
-        Ok(self.0.get().await?)
+    async fn get(&self) -> Result<GuardRef<'_, Noop>> {
+        Ok(self.0.get_ref().await?)
     }
 }

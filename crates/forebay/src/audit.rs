@@ -3,8 +3,8 @@
 
 use crate::clock::Instant;
 use crate::connector::Connector;
+use crate::desk::Hand;
 use crate::invariant::{Invariant, check};
-use crate::queue::WaiterState;
 use crate::state::{Place, Ripeness, State};
 
 impl<C: Connector> State<C> {
@@ -70,8 +70,8 @@ impl<C: Connector> State<C> {
                 check!(breaches, NoIdleWhileWaiting, !(usable && wanted));
             }
         }
-        for id in self.queue.ids() {
-            if let WaiterState::Offered(live, _) = &self.queue.waiter(id).state {
+        for desk in 0..self.queue.desks() {
+            if let Hand::Handed(live, _) = &self.desks.get(desk).lock().hand {
                 let entry = &self.conns[live.id as usize];
                 check!(breaches, Conservation, entry.place == Place::InUse);
             }

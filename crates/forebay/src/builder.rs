@@ -18,6 +18,7 @@ use crate::pool::Pool;
 use crate::settings::{PoolSettings, Settings, SourceSpec, Strategy};
 use crate::source::SourceState;
 use crate::state::State;
+use crate::stats::Waits;
 use crate::sync::Mutex;
 
 /// Sources are told apart by the bits of a word.
@@ -234,7 +235,12 @@ impl<C: Connector> Builder<C> {
         let rough = RoughClock::new(&self.clock);
         let mut state = State::new(pool, sources, keys, rng, observed);
         state.margin = rough.margin();
+        let counts = state.sources.iter().map(|source| source.settings.count.clone());
         Ok(Arc::new(Hub {
+            desks: state.desks.clone(),
+            waits: Waits::default(),
+            counts: counts.collect(),
+            wary: false.into(),
             state: Mutex::new(state),
             connectors,
             rough,

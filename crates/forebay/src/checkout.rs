@@ -9,21 +9,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::budget::Standing;
 use crate::clock::{FAR, Instant};
 use crate::connector::Connector;
+use crate::desk::Hand;
 use crate::error::GetError;
-use crate::guard::Guard;
+use crate::guard::{Guard, GuardRef};
 use crate::hub::Hub;
 use crate::keys::DEFAULT_KEY;
 use crate::observer::Event;
-use crate::queue::{Priority, Ticket, WaiterState};
+use crate::queue::{Priority, Ticket};
 use crate::reason::Discard;
-use crate::state::{Live, State, Verdict};
-
-/// In real time one use in so many is timed: two readings of the precise clock
-/// would double the cost of a checkout. Under virtual time every use is.
-const TIMED: u64 = 16;
+use crate::state::{Live, State, TIMED, Verdict};
 
 /// How a connection is to be checked out.
 ///
@@ -108,30 +104,42 @@ impl<K> GetOptions<K> {
 
 /// A checkout under way; see [`Pool::get`](crate::Pool::get).
 #[must_use = "a checkout does nothing until it is awaited"]
-pub struct Checkout<'a, C: Connector> {
+pub struct Checkout<'a, C: Connector>(pub(crate) CheckoutRef<'a, C>);
+
+impl<C: Connector> Future for Checkout<'_, C> {
+    type Output = Result<Guard<C>, GetError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let guard = Pin::new(&mut self.0).poll(cx);
+        guard.map(|result| result.map(GuardRef::into_owned))
+    }
+}
+
+/// A checkout under way whose guard borrows from the pool; see
+/// [`Pool::get_ref`](crate::Pool::get_ref).
+#[must_use = "a checkout does nothing until it is awaited"]
+pub struct CheckoutRef<'a, C: Connector> {
     hub: &'a Arc<Hub<C>>,
     stage: Stage<C::Key>,
 }
 
 enum Stage<K> {
     Start { key: Option<K>, excluded: u64, priority: Priority, wait: Wait },
-    Waiting { id: u32, seq: u64, ticket: Ticket, since: Instant },
+    Waiting { desk: u32, seq: u64, ticket: Ticket, since: Option<Instant> },
     Done,
 }
 
 impl<K> Unpin for Stage<K> {}
-impl<C: Connector> Unpin for Checkout<'_, C> {}
+impl<C: Connector> Unpin for CheckoutRef<'_, C> {}
 
-/// The answer of one look at the state.
+/// The answer of a first look at the state.
 enum Look<C: Connector> {
-    /// Taken, and whether this use is to be timed.
-    Taken(Box<Live<C>>, bool),
+    Taken(Box<Live<C>>),
     Queued(u32, u64, Ticket),
     Err(GetError),
-    Pending,
 }
 
-impl<'a, C: Connector> Checkout<'a, C> {
+impl<'a, C: Connector> CheckoutRef<'a, C> {
     pub(crate) fn new(
         hub: &'a Arc<Hub<C>>,
         key: Option<C::Key>,
@@ -144,7 +152,7 @@ impl<'a, C: Connector> Checkout<'a, C> {
 
     /// The first poll: takes what is ready, else takes a ticket.
     #[inline]
-    fn start(&mut self, waker: &Waker) -> Poll<Result<Guard<C>, GetError>> {
+    fn start(&mut self, waker: &Waker) -> Poll<Result<GuardRef<'a, C>, GetError>> {
         let Stage::Start { key, excluded, priority, wait } = &self.stage else {
             return Poll::Pending;
         };
@@ -152,98 +160,136 @@ impl<'a, C: Connector> Checkout<'a, C> {
         loop {
             let now = hub.rough.now(&hub.clock);
             let mut state = hub.state.lock();
-            let look = state.first_look(key.as_ref(), *excluded, *priority, *wait, now, waker);
+            let look = state.first_look(key.as_ref(), *excluded, *priority, *wait, now);
             hub.unlock(state);
             match look {
-                Look::Taken(live, timed) => match accept(hub, live, timed) {
+                Look::Taken(live) => match accept(hub, live) {
                     Ok(guard) => {
                         self.stage = Stage::Done;
                         return Poll::Ready(Ok(guard));
                     }
                     Err(dead) => hub.discard_dead(dead),
                 },
-                Look::Queued(id, seq, ticket) => {
-                    let since = hub.clock.now();
-                    self.stage = Stage::Waiting { id, seq, ticket, since };
-                    return Poll::Pending;
+                Look::Queued(desk, seq, ticket) => {
+                    let since = hub.is_timed(seq).then(|| hub.clock.now());
+                    self.stage = Stage::Waiting { desk, seq, ticket, since };
+                    return self.wait(waker);
                 }
                 Look::Err(error) => {
                     self.stage = Stage::Done;
                     return Poll::Ready(Err(error));
                 }
-                Look::Pending => return Poll::Pending,
             }
         }
     }
 
-    /// A later poll: claims what was handed over, or goes on waiting.
-    fn wait(&mut self, waker: &Waker) -> Poll<Result<Guard<C>, GetError>> {
+    /// A later poll: claims what lies on its desk, or goes on waiting.
+    fn wait(&mut self, waker: &Waker) -> Poll<Result<GuardRef<'a, C>, GetError>> {
         let hub = self.hub;
-        while let Stage::Waiting { id, seq, ticket, since } = self.stage {
-            let now = hub.clock.now();
-            let mut state = hub.state.lock();
-            let look = state.look(id, since, now, waker);
-            hub.unlock(state);
-            match look {
-                Look::Taken(live, timed) => match accept(hub, live, timed) {
-                    Ok(guard) => {
-                        self.stage = Stage::Done;
-                        return Poll::Ready(Ok(guard));
+        while let Stage::Waiting { desk, seq, ticket, since } = self.stage {
+            let mut seat = hub.desks.get(desk).lock();
+            match std::mem::replace(&mut seat.hand, Hand::Vacant) {
+                Hand::Handed(mut live, _) => {
+                    drop(seat);
+                    live.desk = Some(desk);
+                    match self.claim(live, &ticket, since) {
+                        Ok(guard) => {
+                            self.stage = Stage::Done;
+                            return Poll::Ready(Ok(guard));
+                        }
+                        // it may not be used: the ticket goes on at its old place
+                        Err((live, verdict)) => hub.with(|state, now| {
+                            state.decline(live, verdict, &ticket, seq, now);
+                        }),
                     }
-                    // what it was handed is dead: it goes on at its old place
-                    Err(dead) => {
-                        let waited = now.saturating_duration_since(since);
-                        let id = hub.with(|state, now| {
-                            state.tallies.wait.forget(waited);
-                            state.put(dead, Verdict::Discard(Discard::Broken), now);
-                            state.requeue(&ticket, seq, now, waker)
-                        });
-                        self.stage = Stage::Waiting { id, seq, ticket, since };
-                    }
-                },
-                Look::Err(error) => {
-                    self.stage = Stage::Done;
-                    return Poll::Ready(Err(error));
                 }
-                Look::Queued(..) | Look::Pending => break,
+                Hand::Vacant | Hand::Waiting | Hand::Gone => {
+                    seat.hand = Hand::Waiting;
+                    match &mut seat.waker {
+                        Some(current) => current.clone_from(waker),
+                        None => seat.waker = Some(waker.clone()),
+                    }
+                    return Poll::Pending;
+                }
+                Hand::Away => {
+                    drop(seat);
+                    hub.with(|state, now| state.come_back(&ticket, seq, desk, now));
+                }
+                Hand::Failed(error) => {
+                    drop(seat);
+                    self.stage = Stage::Done;
+                    hub.with(|state, _| state.queue.free_desk(desk));
+                    return Poll::Ready(Err(*error));
+                }
             }
         }
         Poll::Pending
+    }
+
+    /// Looks once more at what was handed over: it may have aged, or its source
+    /// been throttled or fenced, or it may be dead.
+    fn claim(
+        &self,
+        live: Box<Live<C>>,
+        ticket: &Ticket,
+        since: Option<Instant>,
+    ) -> Result<GuardRef<'a, C>, (Box<Live<C>>, Verdict)> {
+        let hub = self.hub;
+        let now = hub.rough.now(&hub.clock);
+        if live.hand_out_before <= now || hub.is_unwelcome(&live, now) {
+            return Err((live, Verdict::Clean));
+        }
+        let guard = accept(hub, live).map_err(|dead| (dead, Verdict::Discard(Discard::Broken)))?;
+        let roughly = now.saturating_duration_since(ticket.arrived);
+        match since {
+            Some(since) => hub.waits.record(hub.clock.now() - since, hub.timed_share()),
+            None => hub.waits.record_if_longest(roughly),
+        }
+        Ok(guard)
     }
 }
 
 /// Makes a guard of a live connection, unless it turns out to be dead.
 #[inline]
-pub(crate) fn accept<C: Connector>(
-    hub: &Arc<Hub<C>>,
+pub(crate) fn accept<'a, C: Connector>(
+    hub: &'a Arc<Hub<C>>,
     mut live: Box<Live<C>>,
-    timed: bool,
-) -> Result<Guard<C>, Box<Live<C>>> {
+) -> Result<GuardRef<'a, C>, Box<Live<C>>> {
     let connector = &hub.connectors[live.source as usize];
     // a connector that panics here costs this connection only
     let asked = catch_unwind(AssertUnwindSafe(|| connector.is_broken(&live.conn)));
     if asked.unwrap_or(true) {
         return Err(live);
     }
-    if timed || !hub.rough.is_trusted() {
+    if live.timed || !hub.rough.is_trusted() {
         live.taken_at = Some(hub.clock.now());
     }
-    Ok(Guard::new(hub.clone(), live))
+    Ok(GuardRef::new(hub, live))
 }
 
 impl<C: Connector> Hub<C> {
+    /// Of how many waits and uses one is timed.
+    #[inline]
+    pub(crate) fn timed_share(&self) -> u64 {
+        if self.rough.is_trusted() { TIMED } else { 1 }
+    }
+
+    #[inline]
+    fn is_timed(&self, number: u64) -> bool {
+        number.is_multiple_of(self.timed_share())
+    }
+
     /// Closes a connection that was found dead at its checkout, which goes on.
     pub(crate) fn discard_dead(&self, dead: Box<Live<C>>) {
         self.with(|state, now| {
-            state.tallies.checkouts -= 1;
-            state.tallies.wait.forget(Duration::ZERO);
+            state.checkouts -= 1;
             state.put(dead, Verdict::Discard(Discard::Broken), now);
         });
     }
 }
 
-impl<C: Connector> Future for Checkout<'_, C> {
-    type Output = Result<Guard<C>, GetError>;
+impl<'a, C: Connector> Future for CheckoutRef<'a, C> {
+    type Output = Result<GuardRef<'a, C>, GetError>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -256,19 +302,10 @@ impl<C: Connector> Future for Checkout<'_, C> {
     }
 }
 
-impl<C: Connector> Drop for Checkout<'_, C> {
+impl<C: Connector> Drop for CheckoutRef<'_, C> {
     fn drop(&mut self) {
-        if let Stage::Waiting { id, .. } = self.stage {
-            self.hub.with(|state, now| {
-                state.tallies.cancelled += 1;
-                if let WaiterState::Offered(live, _) = state.queue.remove(id) {
-                    // judged anew: it may have retired or been invalidated on offer
-                    state.put(live, Verdict::Clean, now);
-                }
-                if state.queue.waiting() == 0 {
-                    state.last_offer = None;
-                }
-            });
+        if let Stage::Waiting { desk, seq, ticket, .. } = self.stage {
+            self.hub.with(|state, now| state.cancel(&ticket, seq, desk, now));
         }
     }
 }
@@ -283,7 +320,6 @@ impl<C: Connector> State<C> {
         priority: Priority,
         wait: Wait,
         now: Instant,
-        waker: &Waker,
     ) -> Look<C> {
         if self.closed {
             return Look::Err(GetError::Closed);
@@ -292,22 +328,15 @@ impl<C: Connector> State<C> {
             None => DEFAULT_KEY,
             Some(key) => self.key_number(key, now),
         };
-        if let Some(live) = self.take(now, key, excluded) {
-            self.tallies.wait.record_zero();
-            return Look::Taken(live, self.count_checkout());
+        if let Some(mut live) = self.take(now, key, excluded) {
+            live.timed = self.count_checkout();
+            return Look::Taken(live);
         }
-        let look = self.join(key, excluded, priority, wait, now, waker);
+        let look = self.join(key, excluded, priority, wait, now);
         if matches!(look, Look::Err(_)) {
             self.forget_key(key);
         }
         look
-    }
-
-    /// Counts a checkout and says whether to time its use: one in [`TIMED`].
-    #[inline]
-    pub(crate) fn count_checkout(&mut self) -> bool {
-        self.tallies.checkouts += 1;
-        self.tallies.checkouts.is_multiple_of(TIMED)
     }
 
     /// Takes a ticket, unless waiting is refused or useless.
@@ -318,10 +347,11 @@ impl<C: Connector> State<C> {
         priority: Priority,
         wait: Wait,
         now: Instant,
-        waker: &Waker,
     ) -> Look<C> {
-        self.tallies.empty += 1;
-        self.keys.get_mut(key).last_used = Some(now);
+        self.empty += 1;
+        if self.keys.are_many() || self.keys.get(key).last_used.is_none() {
+            self.keys.get_mut(key).last_used = Some(now);
+        }
         if let Err(error) = self.may_wait(excluded, priority, now) {
             return Look::Err(error);
         }
@@ -338,10 +368,10 @@ impl<C: Connector> State<C> {
             self.announce(Event::TimedOut { waited: Duration::ZERO });
             return Look::Err(GetError::Timeout(timeout));
         }
-        let ticket = Ticket { key, excluded, priority, now, deadline, default_deadline };
-        let id = self.queue.enqueue(&ticket, waker);
+        let ticket = Ticket { key, excluded, priority, arrived: now, deadline, default_deadline };
+        let (desk, seq) = self.queue.join(&ticket);
         self.call_driver_for(&ticket, now);
-        Look::Queued(id, self.queue.seq_of(id), ticket)
+        Look::Queued(desk, seq, ticket)
     }
 
     /// Wakes the driver if it could do something for a new waiter.
@@ -356,8 +386,80 @@ impl<C: Connector> State<C> {
                     || (many_keys && source.ready > 0))
         });
         if useful {
-            self.outbox.wake_driver = true;
+            self.wake_driver = true;
         }
+    }
+
+    /// A checkout is dropped while it waits: what it was handed goes on.
+    fn cancel(&mut self, ticket: &Ticket, seq: u64, desk: u32, now: Instant) {
+        self.tallies.cancelled += 1;
+        let queued = self.queue.leave(ticket, seq);
+        let mut seat = self.desks.get(desk).lock();
+        seat.waker = None;
+        let next = match seat.hand {
+            Hand::Waiting if !queued => Hand::Gone,
+            _ => Hand::Vacant,
+        };
+        let hand = std::mem::replace(&mut seat.hand, next);
+        drop(seat);
+        match hand {
+            // something is on its way: whoever brings it frees the desk
+            Hand::Waiting if !queued => return,
+            Hand::Handed(live, _) => {
+                self.checkouts -= 1;
+                self.put(live, Verdict::Clean, now);
+            }
+            Hand::Away => self.keys.get_mut(ticket.key).away -= 1,
+            _ => {}
+        }
+        self.queue.free_desk(desk);
+    }
+
+    /// A checkout gives up what it was handed and takes its old place again.
+    fn decline(
+        &mut self,
+        mut live: Box<Live<C>>,
+        verdict: Verdict,
+        ticket: &Ticket,
+        seq: u64,
+        now: Instant,
+    ) {
+        self.checkouts -= 1;
+        let desk = live.desk.take();
+        self.put(live, verdict, now);
+        if let Some(desk) = desk {
+            self.resume(ticket, seq, desk, now);
+        }
+    }
+
+    /// A checkout that had not claimed in time is polled again.
+    fn come_back(&mut self, ticket: &Ticket, seq: u64, desk: u32, now: Instant) {
+        self.keys.get_mut(ticket.key).away -= 1;
+        self.resume(ticket, seq, desk, now);
+    }
+
+    /// Takes the old place again, and what is ready, unless it is too late.
+    fn resume(&mut self, ticket: &Ticket, seq: u64, desk: u32, now: Instant) {
+        if self.closed {
+            return self.fail(desk, GetError::Closed);
+        }
+        if ticket.deadline <= now {
+            let ahead = self.queue.ahead_of(ticket.class(), ticket.arrived, seq);
+            return self.time_out(desk, ticket.excluded, ahead, ticket.arrived, now);
+        }
+        self.queue.rejoin(ticket, seq, desk);
+        self.call_driver_for(ticket, now);
+        self.serve_waiters(now);
+    }
+
+    /// Tells a waiter that it will not be served.
+    pub(crate) fn fail(&mut self, desk: u32, error: GetError) {
+        let mut seat = self.desks.get(desk).lock();
+        seat.hand = Hand::Failed(Box::new(error));
+        let waker = seat.waker.take();
+        drop(seat);
+        self.outbox.wakers.extend(waker);
+        self.outgoing = true;
     }
 
     /// Whether a checkout that found nothing may wait.
@@ -393,78 +495,8 @@ impl<C: Connector> State<C> {
         if !self.queue.has_room(priority, self.settings.max_waiters) {
             self.tallies.refused_full += 1;
             let in_use = self.sources.iter().map(|source| source.in_use).sum();
-            return Err(GetError::QueueFull { waiting: self.queue.tickets(), in_use });
+            return Err(GetError::QueueFull { waiting: self.queue.waiting(), in_use });
         }
         Ok(())
-    }
-
-    /// A later poll: claim what was handed over, or go on waiting.
-    fn look(&mut self, id: u32, since: Instant, now: Instant, waker: &Waker) -> Look<C> {
-        match &self.queue.waiter(id).state {
-            WaiterState::Offered(live, _) => {
-                let source = &self.sources[live.source as usize];
-                let entry = &self.conns[live.id as usize];
-                let stale = entry.retire_at <= now || entry.generation != source.generation;
-                let benched =
-                    source.throttled_until(now).is_some() || source.standing(now) != Standing::Good;
-                if stale || benched {
-                    return self.decline(id, now, waker);
-                }
-                let WaiterState::Offered(live, _) = self.queue.remove(id) else {
-                    return Look::Pending;
-                };
-                let entry = &mut self.conns[live.id as usize];
-                entry.uses += 1;
-                entry.since = now;
-                self.tallies.wait.record(now.saturating_duration_since(since));
-                Look::Taken(live, self.count_checkout())
-            }
-            WaiterState::Failed(_) => match self.queue.remove(id) {
-                WaiterState::Failed(error) => Look::Err(error),
-                _ => Look::Pending,
-            },
-            WaiterState::Waiting => {
-                self.queue.polled(id, waker);
-                Look::Pending
-            }
-            WaiterState::Away => {
-                self.queue.polled(id, waker);
-                self.serve_waiters(now);
-                match self.queue.waiter(id).state {
-                    WaiterState::Waiting => Look::Pending,
-                    _ => self.look(id, since, now, waker),
-                }
-            }
-        }
-    }
-
-    /// What was handed over may not be used any more: give it up, keep the place.
-    fn decline(&mut self, id: u32, now: Instant, waker: &Waker) -> Look<C> {
-        let in_time = now < self.queue.waiter(id).deadline;
-        let Some(live) = self.queue.take_back(id, in_time) else { return Look::Pending };
-        self.put(live, Verdict::Clean, now);
-        if !in_time {
-            let timeout = self.timeout(id, now);
-            self.tallies.timeouts += 1;
-            self.announce(Event::TimedOut { waited: timeout.waited });
-            self.queue.remove(id);
-            return Look::Err(GetError::Timeout(timeout));
-        }
-        self.queue.polled(id, waker);
-        self.outbox.wake_driver = true;
-        Look::Pending
-    }
-
-    /// Gives a ticket whose connection was dead its old place, and what is ready.
-    fn requeue(&mut self, ticket: &Ticket, seq: u64, now: Instant, waker: &Waker) -> u32 {
-        self.tallies.checkouts -= 1;
-        let id = self.queue.restore(ticket, seq, waker);
-        if self.closed {
-            self.queue.fail(id, GetError::Closed);
-        } else {
-            self.call_driver_for(ticket, now);
-            self.serve_waiters(now);
-        }
-        id
     }
 }

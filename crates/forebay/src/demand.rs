@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::keys::DEFAULT_KEY;
-use crate::queue::Group;
+use crate::queue::{Group, Spot};
 use crate::reason::Discard;
 use crate::source::Fitness;
 use crate::state::{Place, State};
@@ -108,7 +108,7 @@ impl<C: Connector> State<C> {
 
     /// When the first waiter of a key has its turn.
     fn turn_of(&self, key: u32, index: usize) -> Option<(Instant, u64)> {
-        self.queue.first_for(key, index).map(|id| self.queue.turn(id))
+        self.queue.first_for(key, index).map(|id| self.queue.rank(id))
     }
 
     /// Waiters of a key that may use a source.
@@ -138,11 +138,11 @@ impl<C: Connector> State<C> {
 
     /// Whether a connection that comes back should give its slot to a waiter of
     /// another key that nothing else will serve.
-    pub(crate) fn converts(&self, index: usize, key: u32, own: Option<u32>, now: Instant) -> bool {
+    pub(crate) fn converts(&self, index: usize, key: u32, own: Option<Spot>, now: Instant) -> bool {
         let Some(other) = self.queue.first_of_other_keys(key, index) else { return false };
         let passed = own.is_some_and(|own| {
-            self.queue.turn(own) < self.queue.turn(other)
-                || now < self.queue.waiter(other).arrived + CONVERT_AFTER
+            self.queue.rank(own) < self.queue.rank(other)
+                || now < self.queue.head(other).arrived + CONVERT_AFTER
         });
         // its slot is opened anew, so `max_opening` and the back-off bind here too
         let room = self.sources[index].room(now) > 0;

@@ -11,7 +11,7 @@ use crate::connector::{Connector, Failure, LetGo};
 use crate::hub::Hub;
 use crate::reason::{Discard, OpenFailure};
 use crate::source::Step;
-use crate::state::{Live, Place, Verdict};
+use crate::state::{Live, Place, Ripeness, Verdict};
 
 /// Runs until the pool is closed and every connection is gone.
 pub(crate) fn drive<C: Connector>(hub: Arc<Hub<C>>) -> impl Future<Output = ()> + Send {
@@ -53,7 +53,7 @@ fn turn<C: Connector>(hub: &Arc<Hub<C>>) -> Option<Option<Instant>> {
     let events = std::mem::take(&mut outbox.events);
     let next = state.armed_until;
     let ended = state.closed && state.conns.is_empty();
-    hub.unlock(state);
+    hub.unlock_loudly(state);
     hub.tell(&events);
     for killer in kills {
         killer.kill();
@@ -119,7 +119,7 @@ impl<C: Connector> Drop for Slot<C> {
         if self.checks {
             self.hub.with(|state, _| {
                 state.sources[self.source].checking -= 1;
-                state.outbox.wake_driver = true; // the next check may start
+                state.wake_driver = true; // the next check may start
             });
         }
         if self.settled {
@@ -148,6 +148,7 @@ impl<C: Connector> crate::state::State<C> {
             }
             Place::Closing => self.release_after_grace(id, now),
             Place::InUse => {
+                self.killed -= u32::from(entry.ripeness == Ripeness::Dead);
                 if let Some(at) = entry.agenda_at.take() {
                     self.agenda.remove(&(at, id));
                 }
@@ -171,7 +172,7 @@ impl<C: Connector> crate::state::State<C> {
         let at = now + self.sources[entry.source as usize].settings.close_grace;
         entry.agenda_at = Some(at);
         self.agenda.insert((at, id));
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
     }
 }
 

@@ -26,19 +26,47 @@ use crate::state::{Live, State, Verdict};
 /// drop(conn); // back in the pool
 /// # Ok(()) }
 /// ```
-pub struct Guard<C: Connector> {
-    hub: Arc<Hub<C>>,
+pub struct GuardRef<'a, C: Connector> {
+    hub: Home<'a, C>,
     /// Present until the guard is dropped, discarded or detached.
     live: Option<Box<Live<C>>>,
+}
+
+/// A guard that does not borrow from its pool: what [`Pool::get`](crate::Pool::get) gives.
+pub type Guard<C> = GuardRef<'static, C>;
+
+/// The way back to the pool.
+pub(crate) enum Home<'a, C: Connector> {
+    /// Costs nothing: no reference is counted.
+    Borrowed(&'a Arc<Hub<C>>),
+    Owned(Arc<Hub<C>>),
+}
+
+impl<C: Connector> Deref for Home<'_, C> {
+    type Target = Arc<Hub<C>>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Hub<C>> {
+        match self {
+            Self::Borrowed(hub) => hub,
+            Self::Owned(hub) => hub,
+        }
+    }
 }
 
 /// The conn is there for as long as the guard can be reached.
 const HELD: &str = "a guard holds its connection until it is dropped";
 
-impl<C: Connector> Guard<C> {
+impl<'a, C: Connector> GuardRef<'a, C> {
     #[inline]
-    pub(crate) fn new(hub: Arc<Hub<C>>, live: Box<Live<C>>) -> Self {
-        Self { hub, live: Some(live) }
+    pub(crate) fn new(hub: &'a Arc<Hub<C>>, live: Box<Live<C>>) -> Self {
+        Self { hub: Home::Borrowed(hub), live: Some(live) }
+    }
+
+    /// A guard that does not borrow from its pool, to be kept in a structure or
+    /// given to another task.
+    pub fn into_owned(mut self) -> Guard<C> {
+        GuardRef { hub: Home::Owned(Arc::clone(&self.hub)), live: self.live.take() }
     }
 
     fn live(&self) -> &Live<C> {
@@ -62,7 +90,7 @@ impl<C: Connector> Guard<C> {
     /// is not used until then; connections in use stay so.
     pub fn throttled(&self, retry_after: Duration) {
         let index = self.live().source as usize;
-        self.hub.with(|state, now| state.throttled(index, retry_after, now));
+        self.hub.throttled(index, retry_after);
     }
 
     /// Closes the connection instead of giving it back.
@@ -73,12 +101,12 @@ impl<C: Connector> Guard<C> {
     /// Keeps the connection for good. It still counts against the pool's caps
     /// and holds its lease until the [`Detached`] value is dropped.
     pub fn detach(mut self) -> Detached<C> {
-        let live = self.live.take();
-        if let Some(live) = &live {
-            let id = live.id;
-            self.hub.with(|state, _| state.detach(id));
+        let mut live = self.live.take();
+        if let Some(live) = &mut live {
+            let (id, desk) = (live.id, live.desk.take());
+            self.hub.with(|state, _| state.detach(id, desk));
         }
-        Detached { hub: self.hub.clone(), live }
+        Detached { hub: Arc::clone(&self.hub), live }
     }
 
     #[inline]
@@ -88,7 +116,7 @@ impl<C: Connector> Guard<C> {
             let now = self.hub.rough.now(&self.hub.clock);
             let mut state = self.hub.state.lock();
             if let Some(used) = used {
-                state.tallies.r#use.record(used);
+                state.tallies.r#use.record_n(used, self.hub.timed_share());
             }
             state.put(live, verdict, now);
             self.hub.unlock(state);
@@ -96,7 +124,7 @@ impl<C: Connector> Guard<C> {
     }
 }
 
-impl<C: Connector> Deref for Guard<C> {
+impl<C: Connector> Deref for GuardRef<'_, C> {
     type Target = C::Conn;
 
     #[inline]
@@ -105,14 +133,14 @@ impl<C: Connector> Deref for Guard<C> {
     }
 }
 
-impl<C: Connector> DerefMut for Guard<C> {
+impl<C: Connector> DerefMut for GuardRef<'_, C> {
     #[inline]
     fn deref_mut(&mut self) -> &mut C::Conn {
         &mut self.live.as_mut().expect(HELD).conn
     }
 }
 
-impl<C: Connector> Drop for Guard<C> {
+impl<C: Connector> Drop for GuardRef<'_, C> {
     #[inline]
     fn drop(&mut self) {
         let Some(live) = self.live.as_mut() else { return };
@@ -144,7 +172,7 @@ fn judge<C: Connector>(connector: &C, conn: &mut C::Conn) -> Verdict {
     asked.unwrap_or(Verdict::Discard(Discard::UnknownState))
 }
 
-impl<C: Connector> fmt::Debug for Guard<C>
+impl<C: Connector> fmt::Debug for GuardRef<'_, C>
 where
     C::Conn: fmt::Debug,
 {

@@ -35,26 +35,38 @@ impl Histogram {
     /// Counts one duration.
     #[inline]
     pub fn record(&mut self, value: Duration) {
+        self.record_n(value, 1);
+    }
+
+    /// Counts one duration that stands for `n`.
+    pub(crate) fn record_n(&mut self, value: Duration, n: u64) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
-        self.counts[bucket(nanos)] += 1;
-        self.count += 1;
-        self.sum_nanos += u128::from(nanos);
+        self.counts[bucket(nanos)] += n;
+        self.count += n;
+        self.sum_nanos += u128::from(nanos) * u128::from(n);
         self.max_nanos = self.max_nanos.max(nanos);
     }
 
-    /// Counts a duration too short to be measured.
-    #[inline]
-    pub(crate) fn record_zero(&mut self) {
-        self.counts[0] += 1;
-        self.count += 1;
+    /// Notes a largest value that was seen and not counted.
+    pub(crate) fn raise_max(&mut self, value: Duration) {
+        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
+        self.max_nanos = self.max_nanos.max(nanos);
     }
 
-    /// Takes back one duration that was recorded; the largest stays.
-    pub(crate) fn forget(&mut self, value: Duration) {
-        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
-        self.counts[bucket(nanos)] -= 1;
-        self.count -= 1;
-        self.sum_nanos -= u128::from(nanos);
+    /// Counts `n` durations too short to be measured.
+    pub(crate) fn add_zeros(&mut self, n: u64) {
+        self.counts[0] += n;
+        self.count += n;
+    }
+
+    /// Adds all that another histogram has counted.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.count += other.count;
+        self.sum_nanos += other.sum_nanos;
+        self.max_nanos = self.max_nanos.max(other.max_nanos);
     }
 
     /// How many were recorded.

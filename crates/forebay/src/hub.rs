@@ -2,17 +2,22 @@
 //! connectors, the clock and the ways to wake the driver.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::budget::{CountBudget, Standing};
 use crate::clock::{Clock, Instant, RoughClock};
 use crate::connector::Connector;
+use crate::desk::{Desks, Hand};
 use crate::error::GetError;
 use crate::observer::{Event, Observer};
 use crate::reason::Discard;
-use crate::state::{Live, Place, State};
+use crate::state::{Delivery, Live, Place, State, Verdict};
+use crate::stats::Waits;
 use crate::sync::{Mutex, MutexGuard};
 
+#[repr(C)]
 pub(crate) struct Hub<C: Connector> {
     pub(crate) state: Mutex<State<C>>,
     pub(crate) connectors: Vec<C>,
@@ -25,6 +30,13 @@ pub(crate) struct Hub<C: Connector> {
     /// Told when the pool is closed, for opens that have not begun to connect.
     pub(crate) closing: Notify,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) desks: Arc<Desks<C>>,
+    pub(crate) waits: Waits,
+    /// The count budgets of the sources, to be asked without the lock.
+    pub(crate) counts: Vec<Option<Arc<dyn CountBudget>>>,
+    /// A source has been throttled or invalidated since the pool began: whoever
+    /// claims what was handed over looks again.
+    pub(crate) wary: AtomicBool,
 }
 
 impl<C: Connector> Hub<C> {
@@ -40,23 +52,57 @@ impl<C: Connector> Hub<C> {
     /// Gives up the lock, then wakes and tells whom the state says.
     #[inline]
     pub(crate) fn unlock(&self, mut state: MutexGuard<'_, State<C>>) {
-        let outbox = &mut state.outbox;
-        let wake_driver = std::mem::take(&mut outbox.wake_driver);
-        let waker = outbox.wakers.pop();
-        if !wake_driver && waker.is_none() && outbox.events.is_empty() {
-            return;
+        if state.wake_driver || state.outgoing {
+            return self.unlock_loudly(state);
         }
-        self.unlock_loudly(state, wake_driver, waker);
+        if let Some(delivery) = state.delivery.take() {
+            drop(state);
+            self.deliver(delivery);
+        }
     }
 
-    fn unlock_loudly(
-        &self,
-        mut state: MutexGuard<'_, State<C>>,
-        wake_driver: bool,
-        waker: Option<std::task::Waker>,
-    ) {
+    /// Brings a connection to a waiter's desk, unless its checkout has gone.
+    fn deliver(&self, Delivery { desk, live, at }: Delivery<C>) {
+        let mut seat = self.desks.get(desk).lock();
+        if matches!(seat.hand, Hand::Gone) {
+            seat.hand = Hand::Vacant;
+            drop(seat);
+            return self.with(|state, now| {
+                state.checkouts -= 1;
+                state.queue.free_desk(desk);
+                state.put(live, Verdict::Clean, now);
+            });
+        }
+        seat.hand = Hand::Handed(live, at);
+        let waker = seat.waker.take();
+        drop(seat);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether something handed over may not be used after all.
+    #[inline]
+    pub(crate) fn is_unwelcome(&self, live: &Live<C>, now: Instant) -> bool {
+        let index = live.source as usize;
+        let fenced = |count: &Arc<dyn CountBudget>| count.standing(now) != Standing::Good;
+        if self.counts[index].as_ref().is_some_and(fenced) {
+            return true;
+        }
+        self.wary.load(Ordering::Relaxed) && {
+            let source = &self.state.lock().sources[index];
+            source.throttled_until(now).is_some() || source.generation != live.generation
+        }
+    }
+
+    /// As [`unlock`](Self::unlock), with everything in the outbox.
+    pub(crate) fn unlock_loudly(&self, mut state: MutexGuard<'_, State<C>>) {
+        let wake_driver = std::mem::take(&mut state.wake_driver);
+        state.outgoing = false;
+        let delivery = state.delivery.take();
         let outbox = &mut state.outbox;
-        let more = if outbox.wakers.is_empty() { Vec::new() } else { outbox.wakers.split_off(0) };
+        let deliveries = std::mem::take(&mut outbox.deliveries);
+        let wakers = std::mem::take(&mut outbox.wakers);
         let driverless = state.driverless;
         let orphans = if driverless { self.bury(&mut state) } else { Vec::new() };
         let events = std::mem::take(&mut state.outbox.events);
@@ -65,7 +111,10 @@ impl<C: Connector> Hub<C> {
         if driverless {
             self.changed.notify_waiters();
         }
-        for waker in waker.into_iter().chain(more) {
+        for delivery in delivery.into_iter().chain(deliveries) {
+            self.deliver(delivery);
+        }
+        for waker in wakers {
             waker.wake();
         }
         if wake_driver {
@@ -93,6 +142,12 @@ impl<C: Connector> Hub<C> {
         }
     }
 
+    /// The backend asked a source to wait.
+    pub(crate) fn throttled(&self, index: usize, retry_after: std::time::Duration) {
+        self.wary.store(true, Ordering::Relaxed);
+        self.with(|state, now| state.throttled(index, retry_after, now));
+    }
+
     /// Refuses new checkouts, ends the waiting ones and closes the stock.
     pub(crate) fn close(&self) {
         self.with(State::close);
@@ -109,7 +164,7 @@ impl<C: Connector> Hub<C> {
         state.close(now);
         state.driverless = true;
         state.release_all_in_grace(now);
-        state.outbox.wake_driver = true;
+        state.wake_driver = true;
         self.unlock(state);
         self.changed.notify_waiters();
     }
@@ -132,7 +187,7 @@ impl<C: Connector> Hub<C> {
         for id in std::mem::take(&mut state.outbox.opens) {
             state.open_ended(id, false, now);
         }
-        state.outbox.wake_driver = false;
+        state.wake_driver = false;
         dead
     }
 }
@@ -143,25 +198,25 @@ impl<C: Connector> State<C> {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        for id in self.queue.ids() {
-            match self.queue.take_back(id, false) {
-                Some(live) => self.discard(live, Discard::Drained, now),
-                None if matches!(
-                    self.queue.waiter(id).state,
-                    crate::queue::WaiterState::Failed(_)
-                ) =>
-                {
-                    continue;
+        for waiter in self.queue.drain() {
+            self.fail(waiter.desk, GetError::Closed);
+        }
+        for desk in 0..self.queue.desks() {
+            let mut seat = self.desks.get(desk).lock();
+            match std::mem::replace(&mut seat.hand, Hand::Vacant) {
+                Hand::Handed(live, _) => {
+                    drop(seat);
+                    self.checkouts -= 1;
+                    self.discard(live, Discard::Drained, now);
+                    self.fail(desk, GetError::Closed);
                 }
-                None => {}
+                other => seat.hand = other,
             }
-            let waker = self.queue.fail(id, GetError::Closed);
-            self.outbox.wakers.extend(waker);
         }
         for index in 0..self.sources.len() {
             self.discard_stock(index, Discard::Drained, now);
         }
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
     }
 
     /// Frees the slots of closed connections that nobody will wait for any more.

@@ -14,6 +14,8 @@ pub(crate) struct KeyEntry<K> {
     pub(crate) key: K,
     /// Connections in every state, over all sources, and slots being reopened for it.
     pub(crate) conns: u32,
+    /// Checkouts that have a ticket but no place in the queue.
+    pub(crate) away: u32,
     /// When a checkout last asked for it; an unseen key is not filled for.
     pub(crate) last_used: Option<Instant>,
     kept: bool,
@@ -36,7 +38,7 @@ impl<K: Ord + Clone + Default> Keys<K> {
         if let Some(number) = self.numbers.get(key) {
             return *number;
         }
-        let entry = KeyEntry { key: key.clone(), conns: 0, last_used: None, kept: false };
+        let entry = KeyEntry { key: key.clone(), conns: 0, away: 0, last_used: None, kept: false };
         let number = self.entries.insert(entry) as u32;
         self.numbers.insert(key.clone(), number);
         number
@@ -81,7 +83,7 @@ impl<K: Ord + Clone + Default> Keys<K> {
     /// Forgets a key that nobody needs; `true` if it is gone.
     pub(crate) fn forget(&mut self, number: u32) -> bool {
         let entry = &self.entries[number as usize];
-        if entry.kept || entry.conns > 0 {
+        if entry.kept || entry.conns > 0 || entry.away > 0 {
             return false;
         }
         let entry = self.entries.remove(number as usize);

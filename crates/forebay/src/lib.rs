@@ -47,6 +47,7 @@ mod checkout;
 mod clock;
 mod connector;
 mod demand;
+mod desk;
 mod driver;
 mod env;
 mod error;
@@ -76,12 +77,12 @@ pub use budget::{
     RateBudget, Standing, Wake,
 };
 pub use builder::Builder;
-pub use checkout::{Checkout, GetOptions};
+pub use checkout::{Checkout, CheckoutRef, GetOptions};
 pub use clock::{BoxFuture, Clock, Instant, TimeSource};
 pub use connector::{Connector, Failure, Killer, LetGo, Opened, Returned};
 pub use env::{Correction, EnvSettings};
 pub use error::{BuildError, GetError, NotReady, Phase, Timeout};
-pub use guard::{Detached, Guard};
+pub use guard::{Detached, Guard, GuardRef};
 pub use histogram::Histogram;
 pub use invariant::Invariant;
 pub use need::Figures;

@@ -41,15 +41,13 @@ impl<const N: usize> Default for List<N> {
 }
 
 impl<const N: usize> List<N> {
+    #[inline]
     pub(crate) fn push_front<T: Linked<N>>(&mut self, slab: &mut Slab<T>, id: u32) {
         self.insert_before(slab, id, self.head);
     }
 
-    pub(crate) fn push_back<T: Linked<N>>(&mut self, slab: &mut Slab<T>, id: u32) {
-        self.insert_before(slab, id, NONE);
-    }
-
     /// Inserts `id` before `next`, at the end if that is [`NONE`].
+    #[inline]
     pub(crate) fn insert_before<T: Linked<N>>(&mut self, slab: &mut Slab<T>, id: u32, next: u32) {
         let prev = if next == NONE { self.tail } else { slab[next as usize].link().prev };
         *slab[id as usize].link_mut() = Link { prev, next };
@@ -64,6 +62,7 @@ impl<const N: usize> List<N> {
         self.len += 1;
     }
 
+    #[inline]
     pub(crate) fn remove<T: Linked<N>>(&mut self, slab: &mut Slab<T>, id: u32) {
         let Link { prev, next } = std::mem::take(slab[id as usize].link_mut());
         match prev {

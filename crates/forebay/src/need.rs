@@ -21,6 +21,7 @@ pub struct Figures {
 
 impl Figures {
     /// Opens wanted, before the caps: `max(0, target + waiters − fresh − opening)`.
+    #[inline]
     pub fn wanted(&self) -> u32 {
         let wanted = u64::from(self.target) + u64::from(self.waiters);
         let there = u64::from(self.fresh) + u64::from(self.opening);
@@ -35,6 +36,7 @@ impl Figures {
     /// };
     /// assert_eq!(figures.need(), 8);
     /// ```
+    #[inline]
     pub fn need(&self) -> u32 {
         self.wanted()
             .min(self.max_open.saturating_sub(self.open))

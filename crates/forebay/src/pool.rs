@@ -1,12 +1,14 @@
 //! The pool as an application sees it: get a connection, watch the stock, drain.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::builder::Builder;
-use crate::checkout::{Checkout, GetOptions, Wait, accept};
+use crate::checkout::{Checkout, CheckoutRef, GetOptions, Wait, accept};
 use crate::clock::{FAR, Instant};
 use crate::connector::Connector;
+use crate::desk::Hand;
 use crate::error::{GetError, NotReady};
 use crate::guard::Guard;
 use crate::hub::Hub;
@@ -16,7 +18,7 @@ use crate::queue::Priority;
 use crate::reason::Discard;
 use crate::settings::SourceSpec;
 use crate::source::SourceState;
-use crate::stats::Stats;
+use crate::stats::{Stats, Waits};
 
 /// One or more sources behind one fair queue. Clones share the pool; when the
 /// last one is dropped the stock is closed.
@@ -109,13 +111,21 @@ impl<C: Connector> Pool<C> {
     /// Cancel-safe: dropping the future loses nothing.
     #[inline]
     pub fn get(&self) -> Checkout<'_, C> {
-        Checkout::new(self.hub(), None, 0, Priority::Normal, Wait::Default)
+        Checkout(self.get_ref())
     }
 
     /// Checks a connection out as the options say.
     pub fn get_with(&self, options: GetOptions<C::Key>) -> Checkout<'_, C> {
         let excluded = self.numbers(&options.exclude);
-        Checkout::new(self.hub(), options.key, excluded, options.priority, options.wait)
+        let GetOptions { key, priority, wait, .. } = options;
+        Checkout(CheckoutRef::new(self.hub(), key, excluded, priority, wait))
+    }
+
+    /// As [`get`](Self::get), with a guard that borrows from the pool: it counts
+    /// no reference, which threads that share a busy pool would have to pass around.
+    #[inline]
+    pub fn get_ref(&self) -> CheckoutRef<'_, C> {
+        CheckoutRef::new(self.hub(), None, 0, Priority::Normal, Wait::Default)
     }
 
     /// The sources with these names, as bits.
@@ -144,13 +154,12 @@ impl<C: Connector> Pool<C> {
                     return Err(GetError::Closed);
                 }
                 match state.take(now, DEFAULT_KEY, 0) {
-                    Some(live) => {
-                        state.tallies.wait.record_zero();
-                        let timed = state.count_checkout();
-                        Ok((live, timed))
+                    Some(mut live) => {
+                        live.timed = state.count_checkout();
+                        Ok(live)
                     }
                     None => {
-                        state.tallies.empty += 1;
+                        state.empty += 1;
                         Err(GetError::Empty {
                             in_use: state.sources.iter().map(|source| source.in_use).sum(),
                             opening: state.sources.iter().map(|source| source.opening).sum(),
@@ -158,9 +167,8 @@ impl<C: Connector> Pool<C> {
                     }
                 }
             });
-            let (live, timed) = taken?;
-            match accept(hub, live, timed) {
-                Ok(guard) => return Ok(guard),
+            match accept(hub, taken?) {
+                Ok(guard) => return Ok(guard.into_owned()),
                 Err(dead) => hub.discard_dead(dead),
             }
         }
@@ -234,7 +242,7 @@ impl<C: Connector> Pool<C> {
     /// A snapshot of counters, gauges and histograms.
     pub fn stats(&self) -> Stats {
         let now = self.hub().clock.now();
-        self.hub().state.lock().stats(now)
+        self.hub().state.lock().stats(&self.hub().waits, now)
     }
 
     /// Recounts everything and gives the promises that do not hold: none, ever.
@@ -254,6 +262,7 @@ impl<C: Connector> Pool<C> {
     /// Starts a new generation on every source: connections opened before are
     /// not handed out again.
     pub fn invalidate(&self) {
+        self.hub().wary.store(true, Ordering::Relaxed);
         self.hub().with(|state, now| {
             for index in 0..state.sources.len() {
                 state.invalidate(index, now);
@@ -316,12 +325,13 @@ pub struct Source<'a, C: Connector> {
 impl<C: Connector> Source<'_, C> {
     /// Starts a new generation: connections opened before are not handed out again.
     pub fn invalidate(&self) {
+        self.hub.wary.store(true, Ordering::Relaxed);
         self.hub.with(|state, now| state.invalidate(self.index, now));
     }
 
     /// Does not use this source for `retry_after`.
     pub fn throttled(&self, retry_after: Duration) {
-        self.hub.with(|state, now| state.throttled(self.index, retry_after, now));
+        self.hub.throttled(self.index, retry_after);
     }
 }
 
@@ -329,14 +339,18 @@ impl<C: Connector> crate::state::State<C> {
     fn invalidate(&mut self, index: usize, now: Instant) {
         self.sources[index].generation += 1;
         self.discard_stock(index, Discard::OldGeneration, now);
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
     }
 
-    pub(crate) fn stats(&self, now: Instant) -> Stats {
+    pub(crate) fn stats(&self, waits: &Waits, now: Instant) -> Stats {
         let tallies = &self.tallies;
+        // what lies on a desk has not been taken yet
+        let handed = (0..self.queue.desks())
+            .filter(|desk| matches!(self.desks.get(*desk).lock().hand, Hand::Handed(..)));
+        let checkouts = self.checkouts - handed.count() as u64;
         Stats {
-            checkouts: tallies.checkouts,
-            empty: tallies.empty,
+            checkouts,
+            empty: self.empty,
             timeouts: tallies.timeouts,
             refused_full: tallies.refused_full,
             refused_throttled: tallies.refused_throttled,
@@ -345,7 +359,7 @@ impl<C: Connector> crate::state::State<C> {
             waiting: self.queue.waiting(),
             wakeups: tallies.wakeups,
             breaches: tallies.breaches,
-            wait: tallies.wait.clone(),
+            wait: waits.total(checkouts),
             create: tallies.create.clone(),
             r#use: tallies.r#use.clone(),
             sources: self.sources.iter().map(|source| source.stats(now)).collect(),

@@ -1,21 +1,19 @@
-//! The waiters of a pool. Waiters that may use the same connections (one key,
-//! one set of excluded sources) form a group, so a freed connection is offered
-//! by looking at the heads of the groups that may use it and at no other waiter.
+//! The waiters of a pool, in order. Waiters that may use the same connections
+//! (one key, one set of excluded sources) form a group, so a freed connection is
+//! offered by looking at the heads of the groups that may use it and at no other
+//! waiter. What a waiter is handed lies on its desk; here is only its place.
 //!
 //! Order: every class starts `priority_age` behind the next higher one, so a
 //! waiter's rank is fixed when it arrives and lower classes still age past
 //! higher ones. A ticket is kept until the checkout ends: a waiter that did not
-//! claim what it was handed is *away* and takes its old place when it is polled again.
+//! claim what it was handed, or found it dead, gets its old place back.
 
-use std::collections::BTreeSet;
-use std::task::Waker;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use slab::Slab;
 
 use crate::clock::Instant;
-use crate::error::GetError;
-use crate::list::{Link, Linked, List, NONE};
 
 /// Importance of a checkout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -32,69 +30,54 @@ pub enum Priority {
     Low,
 }
 
+impl Priority {
+    const ALL: [Self; CLASSES] = [Self::Normal, Self::Health, Self::High, Self::Low];
+
+    /// Its number among the classes of a group; normal work comes first in memory.
+    fn class(self) -> usize {
+        match self {
+            Self::Normal => 0,
+            Self::Health => 1,
+            Self::High => 2,
+            Self::Low => 3,
+        }
+    }
+}
+
 const CLASSES: usize = 4;
 
 /// Most health checks waiting at once.
 pub(crate) const HEALTH_WAITERS_MAX: u32 = 8;
 
-const ORDER: usize = 0;
-const DEADLINE: usize = 1;
-
-/// One waiter. `L` is what it is handed.
-pub(crate) struct Waiter<L> {
-    group: u32,
-    class: u8,
-    rank: Instant,
-    seq: u64,
+/// What a checkout asks for. Kept by the checkout, so that it can have its place back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket {
+    pub(crate) key: u32,
+    pub(crate) excluded: u64,
+    pub(crate) priority: Priority,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
-    /// The deadline is the pool's default, so it lies in the list and not in the set.
+    pub(crate) default_deadline: bool,
+}
+
+/// One waiter's place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiter {
+    pub(crate) seq: u64,
+    pub(crate) desk: u32,
+    /// The deadline is the pool's default, so it is in the order of arrival.
     default_deadline: bool,
-    /// The deadline is being watched.
-    watched: bool,
-    waker: Option<Waker>,
-    pub(crate) state: WaiterState<L>,
-    order: Link,
-    by_deadline: Link,
-}
-
-pub(crate) enum WaiterState<L> {
-    /// In its group's list.
-    Waiting,
-    /// Holds a ticket but did not claim its last offer; in no list.
-    Away,
-    /// Was handed something at this instant; in the list of offers.
-    Offered(L, Instant),
-    /// Will not be served.
-    Failed(GetError),
-}
-
-impl<L> Linked<ORDER> for Waiter<L> {
-    fn link(&self) -> Link {
-        self.order
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.order
-    }
-}
-
-impl<L> Linked<DEADLINE> for Waiter<L> {
-    fn link(&self) -> Link {
-        self.by_deadline
-    }
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.by_deadline
-    }
+    pub(crate) arrived: Instant,
+    pub(crate) deadline: Instant,
 }
 
 /// Waiters that may use the same connections.
+#[repr(C, align(64))]
 pub(crate) struct Group {
+    pub(crate) waiting: u32,
     pub(crate) key: u32,
     pub(crate) excluded: u64,
-    classes: [List<ORDER>; CLASSES],
-    pub(crate) waiting: u32,
-    /// Waiters in any state: the group lives as long as one of them.
-    tickets: u32,
+    classes: [VecDeque<Waiter>; CLASSES],
 }
 
 impl Group {
@@ -104,115 +87,107 @@ impl Group {
     }
 }
 
-/// What a checkout asks for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ticket {
-    pub(crate) key: u32,
-    pub(crate) excluded: u64,
-    pub(crate) priority: Priority,
-    pub(crate) now: Instant,
-    pub(crate) deadline: Instant,
-    pub(crate) default_deadline: bool,
+/// The head of one class of one group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spot {
+    group: u32,
+    class: u8,
 }
 
 /// All waiters of one pool.
-pub(crate) struct Queue<L> {
-    waiters: Slab<Waiter<L>>,
-    groups: Slab<Group>,
-    by_key: Vec<Vec<u32>>,
-    offers: List<ORDER>,
-    deadlines: List<DEADLINE>,
-    own_deadlines: BTreeSet<(Instant, u32)>,
-    priority_age: Duration,
-    seq: u64,
+#[repr(C)]
+pub(crate) struct Queue {
     waiting: u32,
     health: u32,
+    seq: u64,
+    /// Desks that nobody sits at; the last one left is taken first.
+    free_desks: Vec<u32>,
+    desks: u32,
+    groups: Slab<Group>,
+    by_key: Vec<Vec<u32>>,
+    own_deadlines: BTreeMap<(Instant, u64), Spot>,
+    priority_age: Duration,
 }
 
-impl<L> Queue<L> {
+impl Queue {
     pub(crate) fn new(priority_age: Duration) -> Self {
         Self {
-            waiters: Slab::new(),
-            groups: Slab::new(),
-            by_key: Vec::new(),
-            offers: List::default(),
-            deadlines: List::default(),
-            own_deadlines: BTreeSet::new(),
-            priority_age,
-            seq: 0,
             waiting: 0,
             health: 0,
+            seq: 0,
+            free_desks: Vec::new(),
+            desks: 0,
+            groups: Slab::new(),
+            by_key: Vec::new(),
+            own_deadlines: BTreeMap::new(),
+            priority_age,
         }
     }
 
-    /// Waiters that want a connection and have none offered.
+    /// Waiters that have a place.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
+    }
+
+    /// Desks made so far.
+    pub(crate) fn desks(&self) -> u32 {
+        self.desks
     }
 
     /// Whether one more waiter of this priority may join.
     pub(crate) fn has_room(&self, priority: Priority, max_waiters: u32) -> bool {
         match priority {
             Priority::Health => self.health < HEALTH_WAITERS_MAX,
-            _ => self.waiters.len() as u32 - self.health < max_waiters,
+            _ => self.waiting - self.health < max_waiters,
         }
     }
 
-    /// Tickets held, the offered and the away included.
-    pub(crate) fn tickets(&self) -> u32 {
-        self.waiters.len() as u32
-    }
-
-    /// Adds a waiter behind all others of its class.
-    pub(crate) fn enqueue(&mut self, ticket: &Ticket, waker: &Waker) -> u32 {
+    /// Takes a place behind all others of the class. Gives the desk and the
+    /// ticket's number.
+    pub(crate) fn join(&mut self, ticket: &Ticket) -> (u32, u64) {
         self.seq += 1;
-        self.insert(ticket, self.seq, waker)
-    }
-
-    /// The number of a ticket, with which it can be [restored](Self::restore).
-    pub(crate) fn seq_of(&self, id: u32) -> u64 {
-        self.waiters[id as usize].seq
-    }
-
-    /// Gives a ticket that was removed its old place again.
-    pub(crate) fn restore(&mut self, ticket: &Ticket, seq: u64, waker: &Waker) -> u32 {
-        // its deadline is no longer the last of the list of default ones
-        let id = self.insert(&Ticket { default_deadline: false, ..*ticket }, seq, waker);
-        self.unlist(id);
-        self.relist(id);
-        id
-    }
-
-    fn insert(&mut self, ticket: &Ticket, seq: u64, waker: &Waker) -> u32 {
+        let (seq, desk) = (self.seq, self.take_desk());
         let group = self.group(ticket.key, ticket.excluded);
-        let class = ticket.priority as u8;
-        let id = self.waiters.insert(Waiter {
-            group,
-            class,
-            rank: ticket.now + self.priority_age * u32::from(class),
-            seq,
-            arrived: ticket.now,
-            deadline: ticket.deadline,
-            default_deadline: ticket.default_deadline,
-            watched: true,
-            waker: Some(waker.clone()),
-            state: WaiterState::Waiting,
-            order: Link::default(),
-            by_deadline: Link::default(),
-        }) as u32;
-        let group = &mut self.groups[group as usize];
-        group.classes[usize::from(class)].push_back(&mut self.waiters, id);
-        group.waiting += 1;
-        group.tickets += 1;
+        let class = ticket.priority.class();
+        let waiter = Waiter::new(ticket, seq, desk);
+        self.groups[group as usize].classes[class].push_back(waiter);
+        self.joined(ticket, seq, Spot { group, class: class as u8 });
+        (desk, seq)
+    }
+
+    /// Takes the old place again. The ticket has kept its desk.
+    pub(crate) fn rejoin(&mut self, ticket: &Ticket, seq: u64, desk: u32) {
+        // it is no longer where its deadline would be in order
+        let ticket = &Ticket { default_deadline: false, ..*ticket };
+        let group = self.group(ticket.key, ticket.excluded);
+        let class = ticket.priority.class();
+        let line = &mut self.groups[group as usize].classes[class];
+        let index = line.partition_point(|waiter| waiter.seq < seq);
+        line.insert(index, Waiter::new(ticket, seq, desk));
+        self.joined(ticket, seq, Spot { group, class: class as u8 });
+    }
+
+    fn joined(&mut self, ticket: &Ticket, seq: u64, spot: Spot) {
+        self.groups[spot.group as usize].waiting += 1;
         self.waiting += 1;
         self.health += u32::from(ticket.priority == Priority::Health);
-        if ticket.default_deadline {
-            self.deadlines.push_back(&mut self.waiters, id);
-        } else {
-            self.own_deadlines.insert((ticket.deadline, id));
+        if !ticket.default_deadline {
+            self.own_deadlines.insert((ticket.deadline, seq), spot);
         }
-        id
+    }
+
+    fn take_desk(&mut self) -> u32 {
+        self.free_desks.pop().unwrap_or_else(|| {
+            self.desks += 1;
+            self.desks - 1
+        })
+    }
+
+    /// A checkout has left its desk.
+    #[inline]
+    pub(crate) fn free_desk(&mut self, desk: u32) {
+        self.free_desks.push(desk);
     }
 
     fn group(&mut self, key: u32, excluded: u64) -> u32 {
@@ -225,13 +200,8 @@ impl<L> Queue<L> {
         if let Some(id) = found {
             return *id;
         }
-        let id = self.groups.insert(Group {
-            key,
-            excluded,
-            classes: [List::default(); CLASSES],
-            waiting: 0,
-            tickets: 0,
-        }) as u32;
+        let classes = std::array::from_fn(|_| VecDeque::new());
+        let id = self.groups.insert(Group { waiting: 0, key, excluded, classes }) as u32;
         self.by_key[index].push(id);
         id
     }
@@ -242,96 +212,112 @@ impl<L> Queue<L> {
     }
 
     /// The first of the waiters with this key that may use this source.
-    pub(crate) fn first_for(&self, key: u32, source: usize) -> Option<u32> {
+    #[inline]
+    pub(crate) fn first_for(&self, key: u32, source: usize) -> Option<Spot> {
         let groups = self.by_key.get(key as usize)?;
-        let usable = groups.iter().map(|id| &self.groups[*id as usize]);
-        self.first_of(usable.filter(|group| group.may_use(source)))
+        if let [only] = groups.as_slice() {
+            // the usual case: one group, and nothing but normal work waiting
+            let group = &self.groups[*only as usize];
+            if group.waiting as usize == group.classes[0].len() {
+                let usable = group.waiting > 0 && group.may_use(source);
+                return usable.then_some(Spot { group: *only, class: 0 });
+            }
+        }
+        self.first_of(groups.iter().copied().filter(|id| self.groups[*id as usize].may_use(source)))
     }
 
     /// The first of the waiters with any other key that may use this source.
-    pub(crate) fn first_of_other_keys(&self, key: u32, source: usize) -> Option<u32> {
-        self.first_of(self.groups().filter(|group| group.key != key && group.may_use(source)))
-    }
-
-    fn first_of<'a>(&self, groups: impl Iterator<Item = &'a Group>) -> Option<u32> {
-        let mut first: Option<(Instant, u64, u32)> = None;
-        for group in groups.filter(|group| group.waiting > 0) {
-            for list in group.classes.iter().filter(|list| list.head != NONE) {
-                let head = &self.waiters[list.head as usize];
-                let candidate = (head.rank, head.seq, list.head);
-                if first.is_none_or(|first| candidate < first) {
-                    first = Some(candidate);
-                }
-            }
-        }
-        first.map(|(_, _, id)| id)
+    pub(crate) fn first_of_other_keys(&self, key: u32, source: usize) -> Option<Spot> {
+        self.first_with(source, |other| other != key)
     }
 
     /// The first of the waiters that may use this source and whose key has something.
-    pub(crate) fn first_with(&self, source: usize, has: impl Fn(u32) -> bool) -> Option<u32> {
-        self.first_of(self.groups().filter(|group| group.may_use(source) && has(group.key)))
+    pub(crate) fn first_with(&self, source: usize, has: impl Fn(u32) -> bool) -> Option<Spot> {
+        let groups = self.groups.iter().filter(|(_, g)| g.may_use(source) && has(g.key));
+        self.first_of(groups.map(|(id, _)| id as u32))
     }
 
-    /// When a waiter has its turn: the smaller goes first.
-    pub(crate) fn turn(&self, id: u32) -> (Instant, u64) {
-        let waiter = &self.waiters[id as usize];
-        (waiter.rank, waiter.seq)
-    }
-
-    /// Whether a key has a ticket in any state.
+    /// Whether somebody waits for a key.
     pub(crate) fn is_waited_for(&self, key: u32) -> bool {
         let groups = self.by_key.get(key as usize);
-        groups.is_some_and(|ids| ids.iter().any(|id| self.groups[*id as usize].tickets > 0))
+        groups.is_some_and(|ids| ids.iter().any(|id| self.groups[*id as usize].waiting > 0))
     }
 
-    pub(crate) fn waiter(&self, id: u32) -> &Waiter<L> {
-        &self.waiters[id as usize]
+    fn first_of(&self, groups: impl Iterator<Item = u32>) -> Option<Spot> {
+        let heads = groups.flat_map(|group| {
+            let lines = self.groups[group as usize].classes.iter().enumerate();
+            lines
+                .filter(|(_, line)| !line.is_empty())
+                .map(move |(class, _)| Spot { group, class: class as u8 })
+        });
+        heads.min_by_key(|spot| self.rank(*spot))
     }
 
-    pub(crate) fn key_of(&self, id: u32) -> u32 {
-        self.groups[self.waiters[id as usize].group as usize].key
+    /// The order of the head of a class among all heads.
+    pub(crate) fn rank(&self, spot: Spot) -> (Instant, u64) {
+        let head = self.head(spot);
+        let priority = Priority::ALL[usize::from(spot.class)];
+        (head.arrived + self.priority_age * priority as u32, head.seq)
     }
 
-    pub(crate) fn excluded_of(&self, id: u32) -> u64 {
-        self.groups[self.waiters[id as usize].group as usize].excluded
+    /// The waiter at a spot. Spots are found for heads that exist.
+    pub(crate) fn head(&self, spot: Spot) -> &Waiter {
+        &self.groups[spot.group as usize].classes[usize::from(spot.class)][0]
     }
 
-    /// Hands `live` to a waiter; the waker must be woken once the lock is free.
-    pub(crate) fn offer(&mut self, id: u32, live: L, now: Instant) -> Option<Waker> {
-        self.unlist(id);
-        let waiter = &mut self.waiters[id as usize];
-        waiter.state = WaiterState::Offered(live, now);
-        let waker = waiter.waker.take();
-        self.offers.push_back(&mut self.waiters, id);
-        waker
+    pub(crate) fn key_of(&self, spot: Spot) -> u32 {
+        self.groups[spot.group as usize].key
     }
 
-    /// Ends the wait of `id` with an error.
-    pub(crate) fn fail(&mut self, id: u32, error: GetError) -> Option<Waker> {
-        self.unlist(id);
-        self.unwatch(id);
-        let waiter = &mut self.waiters[id as usize];
-        waiter.state = WaiterState::Failed(error);
-        waiter.waker.take()
+    /// Takes the waiter at a spot off the queue.
+    #[inline]
+    pub(crate) fn pop(&mut self, spot: Spot) -> Option<Waiter> {
+        let group = &mut self.groups[spot.group as usize];
+        let waiter = group.classes[usize::from(spot.class)].pop_front()?;
+        self.left(spot, &waiter);
+        Some(waiter)
     }
 
-    /// Ends a ticket and gives what its state held.
-    pub(crate) fn remove(&mut self, id: u32) -> WaiterState<L> {
-        self.unlist(id);
-        self.unwatch(id);
-        let waiter = self.waiters.remove(id as usize);
-        self.health -= u32::from(waiter.class == Priority::Health as u8);
-        let group = &mut self.groups[waiter.group as usize];
-        group.tickets -= 1;
-        // the plain group of a key is kept: it will be wanted again at once
-        if group.tickets == 0 && group.excluded != 0 {
-            let group = self.groups.remove(waiter.group as usize);
-            self.by_key[group.key as usize].retain(|id| *id != waiter.group);
+    /// Takes a waiter off the queue wherever it stands; `false` if it has no place.
+    pub(crate) fn leave(&mut self, ticket: &Ticket, seq: u64) -> bool {
+        let Some(groups) = self.by_key.get(ticket.key as usize) else { return false };
+        let class = ticket.priority.class();
+        for group in groups.clone() {
+            let found = &mut self.groups[group as usize];
+            if found.excluded != ticket.excluded {
+                continue;
+            }
+            let line = &mut found.classes[class];
+            let index = line.partition_point(|waiter| waiter.seq < seq);
+            if line.get(index).is_some_and(|waiter| waiter.seq == seq)
+                && let Some(waiter) = line.remove(index)
+            {
+                self.left(Spot { group, class: class as u8 }, &waiter);
+                return true;
+            }
         }
-        waiter.state
+        false
     }
 
-    /// Forgets the group of a key that is gone.
+    #[inline]
+    fn left(&mut self, spot: Spot, waiter: &Waiter) {
+        let group = &mut self.groups[spot.group as usize];
+        group.waiting -= 1;
+        self.waiting -= 1;
+        if usize::from(spot.class) == Priority::Health.class() {
+            self.health -= 1;
+        }
+        if !waiter.default_deadline {
+            self.own_deadlines.remove(&(waiter.deadline, waiter.seq));
+        }
+        // the plain group of a key is kept: it will be wanted again at once
+        if group.waiting == 0 && group.excluded != 0 {
+            let group = self.groups.remove(spot.group as usize);
+            self.by_key[group.key as usize].retain(|id| *id != spot.group);
+        }
+    }
+
+    /// Forgets the groups of a key that is gone.
     pub(crate) fn forget_key(&mut self, key: u32) {
         if let Some(groups) = self.by_key.get_mut(key as usize) {
             for id in groups.drain(..) {
@@ -340,109 +326,89 @@ impl<L> Queue<L> {
         }
     }
 
-    /// A poll: the waker may have changed, and an away waiter is back.
-    pub(crate) fn polled(&mut self, id: u32, waker: &Waker) {
-        let waiter = &mut self.waiters[id as usize];
-        match &mut waiter.waker {
-            Some(current) => current.clone_from(waker),
-            None => waiter.waker = Some(waker.clone()),
-        }
-        if matches!(waiter.state, WaiterState::Away) {
-            self.relist(id);
-        }
+    /// The next deadline, and whose it is.
+    pub(crate) fn next_deadline(&self) -> Option<(Instant, Overdue)> {
+        let own = self.own_deadlines.first_key_value().map(|((at, seq), spot)| {
+            (*at, Overdue { spot: *spot, seq: *seq, excluded: self.excluded(*spot) })
+        });
+        // waiters with the default deadline are in its order within their class
+        let listed = self.groups.iter().flat_map(|(id, group)| {
+            group.classes.iter().enumerate().filter_map(move |(class, line)| {
+                let first = line.iter().find(|waiter| waiter.default_deadline)?;
+                let spot = Spot { group: id as u32, class: class as u8 };
+                let overdue = Overdue { spot, seq: first.seq, excluded: group.excluded };
+                Some((first.deadline, overdue))
+            })
+        });
+        listed.chain(own).min_by_key(|(at, overdue)| (*at, overdue.seq))
     }
 
-    /// Puts a waiter back at its old place.
-    pub(crate) fn relist(&mut self, id: u32) {
-        let waiter = &mut self.waiters[id as usize];
-        waiter.state = WaiterState::Waiting;
-        let (seq, class) = (waiter.seq, usize::from(waiter.class));
-        let group = &mut self.groups[waiter.group as usize];
-        let list = &mut group.classes[class];
-        let next = list.iter(&self.waiters).find(|id| self.waiters[*id as usize].seq > seq);
-        list.insert_before(&mut self.waiters, id, next.unwrap_or(NONE));
-        group.waiting += 1;
-        self.waiting += 1;
+    fn excluded(&self, spot: Spot) -> u64 {
+        self.groups[spot.group as usize].excluded
     }
 
-    /// Takes back what a waiter was offered; it is `Away` afterwards, or waits
-    /// again at its old place if `keep_place`.
-    pub(crate) fn take_back(&mut self, id: u32, keep_place: bool) -> Option<L> {
-        if !matches!(self.waiters[id as usize].state, WaiterState::Offered(..)) {
-            return None;
-        }
-        self.unlist(id);
-        let state = std::mem::replace(&mut self.waiters[id as usize].state, WaiterState::Away);
-        if keep_place {
-            self.relist(id);
-        }
-        match state {
-            WaiterState::Offered(live, _) => Some(live),
-            _ => None,
-        }
+    /// Takes the waiter whose deadline has come off the queue.
+    pub(crate) fn pop_overdue(&mut self, overdue: Overdue) -> Option<Waiter> {
+        let Overdue { spot, seq, .. } = overdue;
+        let line = &mut self.groups[spot.group as usize].classes[usize::from(spot.class)];
+        let index = line.partition_point(|waiter| waiter.seq < seq);
+        let waiter = line.remove(index)?;
+        self.left(spot, &waiter);
+        Some(waiter)
     }
 
-    /// The longest outstanding offer and when it was made.
-    pub(crate) fn oldest_offer(&self) -> Option<(u32, Instant)> {
-        let id = self.offers.head;
-        match &self.waiters.get(id as usize)?.state {
-            WaiterState::Offered(_, at) => Some((id, *at)),
-            _ => None,
-        }
-    }
-
-    /// The next deadline of those that wait.
-    pub(crate) fn next_deadline(&self) -> Option<(Instant, u32)> {
-        let listed = self.waiters.get(self.deadlines.head as usize);
-        let listed = listed.map(|waiter| (waiter.deadline, self.deadlines.head));
-        let own = self.own_deadlines.first().copied();
-        match (listed, own) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
-    /// How many waiters come before this one.
-    pub(crate) fn ahead_of(&self, id: u32) -> u32 {
-        let me = &self.waiters[id as usize];
-        let rank = (me.rank, me.seq);
-        let before = self.waiters.iter().filter(|(_, other)| {
-            matches!(other.state, WaiterState::Waiting) && (other.rank, other.seq) < rank
+    /// How many waiters come before one that has a place or had one.
+    pub(crate) fn ahead_of(&self, class: usize, arrived: Instant, seq: u64) -> u32 {
+        let age = |class: usize| self.priority_age * Priority::ALL[class] as u32;
+        let rank = (arrived + age(class), seq);
+        let lines = self.groups().flat_map(|group| group.classes.iter().enumerate());
+        let before = lines.flat_map(|(class, line)| {
+            line.iter().filter(move |waiter| (waiter.arrived + age(class), waiter.seq) < rank)
         });
         before.count() as u32
     }
 
-    /// Every ticket.
-    pub(crate) fn ids(&self) -> Vec<u32> {
-        self.waiters.iter().map(|(id, _)| id as u32).collect()
-    }
-
-    /// Leaves the list that the waiter's state says it is in.
-    fn unlist(&mut self, id: u32) {
-        let waiter = &self.waiters[id as usize];
-        match waiter.state {
-            WaiterState::Waiting => {
-                let group = &mut self.groups[waiter.group as usize];
-                let class = usize::from(waiter.class);
-                group.waiting -= 1;
-                self.waiting -= 1;
-                group.classes[class].remove(&mut self.waiters, id);
-            }
-            WaiterState::Offered(..) => self.offers.remove(&mut self.waiters, id),
-            WaiterState::Away | WaiterState::Failed(_) => {}
+    /// Everybody who waits, in no particular order.
+    pub(crate) fn drain(&mut self) -> Vec<Waiter> {
+        let mut all = Vec::new();
+        for (_, group) in &mut self.groups {
+            group.waiting = 0;
+            all.extend(group.classes.iter_mut().flat_map(|line| line.drain(..)));
         }
+        (self.waiting, self.health) = (0, 0);
+        self.own_deadlines.clear();
+        all
     }
+}
 
-    /// Stops watching the deadline of `id`. Done early for a waiter that has been
-    /// handed something in time; it is judged again if that is taken back.
-    pub(crate) fn unwatch(&mut self, id: u32) {
-        let waiter = &mut self.waiters[id as usize];
-        if std::mem::take(&mut waiter.watched) {
-            if waiter.default_deadline {
-                self.deadlines.remove(&mut self.waiters, id);
-            } else {
-                self.own_deadlines.remove(&(waiter.deadline, id));
-            }
+/// A waiter whose deadline comes next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Overdue {
+    spot: Spot,
+    seq: u64,
+    pub(crate) excluded: u64,
+}
+
+impl Overdue {
+    pub(crate) fn class(&self) -> usize {
+        usize::from(self.spot.class)
+    }
+}
+
+impl Ticket {
+    pub(crate) fn class(&self) -> usize {
+        self.priority.class()
+    }
+}
+
+impl Waiter {
+    fn new(ticket: &Ticket, seq: u64, desk: u32) -> Self {
+        Self {
+            seq,
+            desk,
+            default_deadline: ticket.default_deadline,
+            arrived: ticket.arrived,
+            deadline: ticket.deadline,
         }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct SourceState {
     pub(crate) reopening: u32,
     /// Ready connections wanted now: between `min_idle` and `target_ready`.
     pub(crate) target: u32,
+    /// `min_idle`.
+    pub(crate) floor: u32,
     pub(crate) generation: u64,
     pub(crate) throttle: Option<Throttle>,
     pub(crate) last_throttled: Option<Instant>,
@@ -73,6 +75,7 @@ impl SourceState {
         Self {
             name: name.into(),
             target: settings.target_ready(),
+            floor: settings.min_idle(),
             low: settings.low_watermark() > 0,
             settings,
             stocks: Vec::new(),
@@ -114,6 +117,20 @@ impl SourceState {
             return false;
         }
         if self.settings.max_in_use.is_some_and(|cap| self.in_use >= cap) {
+            return false;
+        }
+        self.standing(now) == Standing::Good
+    }
+
+    /// Whether a connection that counts as in use may go to a user at `now`.
+    #[inline]
+    pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
+        if let Some(throttle) = &self.throttle
+            && self.in_use > throttle.allowance(now, self.settings.in_use_cap())
+        {
+            return false;
+        }
+        if self.settings.max_in_use.is_some_and(|cap| self.in_use > cap) {
             return false;
         }
         self.standing(now) == Standing::Good
@@ -181,7 +198,8 @@ impl SourceState {
     /// Whether the driver would open something for `waiters` if it looked now.
     #[inline]
     pub(crate) fn wants(&self, now: Instant, waiters: u32) -> bool {
-        self.figures(waiters).need() > 0
+        self.fresh + self.opening < self.target + waiters
+            && self.figures(waiters).need() > 0
             && !self.lease_refused
             && self.backoff.wake_at(now).is_none()
     }

@@ -7,6 +7,7 @@
 //! opened, closed. `tick` holds what the driver decides when it wakes.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use slab::Slab;
 use crate::budget::{Lease, Standing};
 use crate::clock::Instant;
 use crate::connector::{Connector, Killer, Opened};
+use crate::desk::Desks;
 use crate::keys::Keys;
 use crate::list::{Link, Linked, List};
 use crate::observer::Event;
-use crate::queue::Queue;
+use crate::queue::{Queue, Spot};
 use crate::reason::{Discard, OpenFailure};
 use crate::select::{Candidate, choose};
 use crate::settings::{PoolSettings, Strategy};
@@ -26,14 +28,30 @@ use crate::source::{SourceState, Step};
 use crate::stats::Tallies;
 use crate::throttle::Throttle;
 
+/// In real time one wait and one use in so many is timed: two readings of the
+/// precise clock would double the cost of a checkout. Under virtual time all are.
+pub(crate) const TIMED: u64 = 16;
+
 /// A connection as it travels between the stock and its users: boxed once, so
-/// that handing it on moves a pointer.
+/// that handing it on moves a pointer. What a return looks at is copied here, so
+/// that a connection can go from hand to hand without its [`Entry`].
 pub(crate) struct Live<C: Connector> {
     pub(crate) conn: C::Conn,
     pub(crate) id: u32,
     pub(crate) source: u32,
-    /// When this use began, if it is one of those that are timed.
+    pub(crate) key: u32,
+    /// How often it was handed out.
+    pub(crate) uses: u32,
+    pub(crate) generation: u64,
+    /// The instant it retires, less what the rough clock may be behind.
+    pub(crate) hand_out_before: Instant,
+    pub(crate) expires_at: Instant,
+    /// This use is one of those that are timed.
+    pub(crate) timed: bool,
+    /// When this use began, if it is timed.
     pub(crate) taken_at: Option<Instant>,
+    /// The desk at which it was claimed; free again once it comes back.
+    pub(crate) desk: Option<u32>,
 }
 
 /// Where a connection is. Exactly one of these.
@@ -60,20 +78,18 @@ pub(crate) enum Ripeness {
 
 /// The record of one connection, from the first step of its opening until the
 /// backend has let go of it.
+#[repr(C)]
 pub(crate) struct Entry<C: Connector> {
-    pub(crate) place: Place,
-    pub(crate) ripeness: Ripeness,
-    pub(crate) source: u32,
-    pub(crate) key: u32,
-    pub(crate) uses: u32,
-    pub(crate) link: Link,
     /// Present while ready.
     pub(crate) live: Option<Box<Live<C>>>,
-    /// Idle since, or in use since.
+    pub(crate) link: Link,
+    /// Idle since.
     pub(crate) since: Instant,
+    pub(crate) source: u32,
+    pub(crate) key: u32,
+    pub(crate) place: Place,
+    pub(crate) ripeness: Ripeness,
     pub(crate) retire_at: Instant,
-    /// `retire_at` less what the rough clock may be behind.
-    pub(crate) hand_out_before: Instant,
     pub(crate) expires_at: Instant,
     pub(crate) born: Instant,
     pub(crate) checked_at: Instant,
@@ -97,7 +113,7 @@ impl<C: Connector> Linked<0> for Entry<C> {
 /// What is to be done once the lock is free: wakers by whoever holds the lock,
 /// the rest by the driver.
 pub(crate) struct Outbox<C: Connector> {
-    pub(crate) wake_driver: bool,
+    pub(crate) deliveries: Vec<Delivery<C>>,
     pub(crate) wakers: Vec<Waker>,
     pub(crate) events: Vec<Event>,
     pub(crate) opens: Vec<u32>,
@@ -107,27 +123,49 @@ pub(crate) struct Outbox<C: Connector> {
     pub(crate) kills: Vec<Killer>,
 }
 
+/// A connection on its way to a waiter's desk.
+pub(crate) struct Delivery<C: Connector> {
+    pub(crate) desk: u32,
+    pub(crate) live: Box<Live<C>>,
+    pub(crate) at: Instant,
+}
+
+/// In the order of use: what a return and a hand-off change lies together at
+/// the start, because each cache line that changes hands costs more than the
+/// work done with it.
+#[repr(C)]
 pub(crate) struct State<C: Connector> {
-    pub(crate) settings: PoolSettings,
-    pub(crate) conns: Slab<Entry<C>>,
-    pub(crate) sources: Vec<SourceState>,
-    pub(crate) keys: Keys<C::Key>,
-    pub(crate) queue: Queue<Box<Live<C>>>,
-    /// What happens next to each connection in the course of its life.
-    pub(crate) agenda: BTreeSet<(Instant, u32)>,
-    pub(crate) outbox: Outbox<C>,
-    pub(crate) tallies: Tallies,
-    pub(crate) rng: fastrand::Rng,
-    pub(crate) closed: bool,
+    /// Connections handed out.
+    pub(crate) checkouts: u64,
+    /// Checkouts that found nothing ready.
+    pub(crate) empty: u64,
     /// Until when the driver sleeps; `None` while it sleeps for good.
     pub(crate) armed_until: Option<Instant>,
-    /// When something was last handed to a waiter. The driver stays armed for
-    /// `claim_within` after it, so that busy hand-offs do not each wake it.
-    pub(crate) last_offer: Option<Instant>,
-    /// What the rough clock may be behind.
-    pub(crate) margin: Duration,
+    /// When to look for hand-offs that nobody claimed.
+    pub(crate) offer_check_at: Option<Instant>,
+    /// The first connection to be brought to a desk: as a rule the only one.
+    pub(crate) delivery: Option<Delivery<C>>,
+    pub(crate) closed: bool,
+    pub(crate) wake_driver: bool,
+    /// There is something in the outbox for whoever gives up the lock.
+    pub(crate) outgoing: bool,
     /// The driver has ended: whoever discards a connection drops it on the spot.
     pub(crate) driverless: bool,
+    pub(crate) queue: Queue,
+    pub(crate) outbox: Outbox<C>,
+    pub(crate) sources: Vec<SourceState>,
+    pub(crate) conns: Slab<Entry<C>>,
+    pub(crate) desks: Arc<Desks<C>>,
+    pub(crate) settings: PoolSettings,
+    pub(crate) keys: Keys<C::Key>,
+    /// What happens next to each connection in the course of its life.
+    pub(crate) agenda: BTreeSet<(Instant, u32)>,
+    pub(crate) tallies: Tallies,
+    pub(crate) rng: fastrand::Rng,
+    /// What the rough clock may be behind.
+    pub(crate) margin: Duration,
+    /// Connections killed in use that have not come back.
+    pub(crate) killed: u32,
     observed: bool,
     turn: usize,
 }
@@ -150,14 +188,17 @@ impl<C: Connector> State<C> {
     ) -> Self {
         let queue = Queue::new(settings.priority_age);
         let mut state = Self {
+            checkouts: 0,
+            empty: 0,
             settings,
             conns: Slab::new(),
             sources,
             keys,
             queue,
+            desks: Arc::new(Desks::new()),
             agenda: BTreeSet::new(),
             outbox: Outbox {
-                wake_driver: false,
+                deliveries: Vec::new(),
                 wakers: Vec::new(),
                 events: Vec::new(),
                 opens: Vec::new(),
@@ -169,9 +210,13 @@ impl<C: Connector> State<C> {
             tallies: Tallies::default(),
             rng,
             closed: false,
+            delivery: None,
+            wake_driver: false,
+            outgoing: false,
             armed_until: None,
-            last_offer: None,
+            offer_check_at: None,
             margin: Duration::ZERO,
+            killed: 0,
             driverless: false,
             observed,
             turn: 0,
@@ -263,18 +308,16 @@ impl<C: Connector> State<C> {
         if !self.sources[index].is_usable(now) {
             return None;
         }
-        let live = self.draw(index, key, now)?;
+        let mut live = self.draw(index, key, now)?;
+        live.uses += 1;
         let source = &mut self.sources[index];
         source.in_use += 1;
         if source.ready == 0 {
             source.target = source.settings.target_ready();
         }
         if source.wants(now, 0) {
-            self.outbox.wake_driver = true;
+            self.wake_driver = true;
         }
-        let entry = &mut self.conns[live.id as usize];
-        entry.uses += 1;
-        entry.since = now;
         Some(live)
     }
 
@@ -288,7 +331,6 @@ impl<C: Connector> State<C> {
             let stock = &mut source.stocks[key as usize];
             let id = stock.head;
             let entry = self.conns.get_mut(id as usize)?;
-            let (retired, expired) = (entry.hand_out_before <= now, entry.expires_at <= now);
             let fresh = entry.ripeness == Ripeness::Fresh;
             let live = entry.live.take();
             entry.place = Place::InUse;
@@ -296,11 +338,11 @@ impl<C: Connector> State<C> {
             source.ready -= 1;
             source.fresh -= u32::from(fresh);
             let live = live?;
-            if !retired {
+            if live.hand_out_before > now {
                 return Some(live);
             }
             source.in_use += 1;
-            let reason = if expired {
+            let reason = if live.expires_at <= now {
                 Discard::ExpiredOnCheckout
             } else {
                 Discard::InsufficientRemainingLifetime
@@ -320,12 +362,13 @@ impl<C: Connector> State<C> {
     pub(crate) fn dispatch(&mut self, index: usize, now: Instant) {
         while self.sources[index].ready > 0 && self.sources[index].is_usable(now) {
             let stocks = &self.sources[index].stocks;
-            let Some(waiter) = self.queue.first_with(index, |key| stocks[key as usize].len > 0)
+            let Some(spot) = self.queue.first_with(index, |key| stocks[key as usize].len > 0)
             else {
                 return;
             };
-            if let Some(live) = self.draw(index, self.queue.key_of(waiter), now) {
-                self.hand(waiter, live, now);
+            if let Some(live) = self.draw(index, self.queue.key_of(spot), now) {
+                self.sources[index].in_use += 1;
+                self.hand(spot, live, now);
             }
         }
     }
@@ -353,85 +396,112 @@ impl<C: Connector> State<C> {
 
     /// Judges a connection that counts as in use and puts it where it belongs.
     #[inline]
-    pub(crate) fn put(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
-        let entry = &self.conns[live.id as usize];
-        let source = &self.sources[entry.source as usize];
+    pub(crate) fn put(&mut self, mut live: Box<Live<C>>, verdict: Verdict, now: Instant) {
+        if let Some(desk) = live.desk.take() {
+            self.queue.free_desk(desk);
+        }
         let reason = match verdict {
-            _ if entry.ripeness == Ripeness::Dead => Some(Discard::Killed),
+            _ if self.was_killed(live.id) => Some(Discard::Killed),
             Verdict::Discard(reason) => Some(reason),
             _ if self.closed => Some(Discard::Drained),
-            _ if entry.generation != source.generation => Some(Discard::OldGeneration),
-            _ if entry.expires_at <= now => Some(Discard::ExpiredOnReturn),
-            _ if entry.hand_out_before <= now => Some(Discard::InsufficientRemainingLifetime),
-            _ if source.standing(now) != Standing::Good => Some(Discard::LeaseRecalled),
+            _ if live.generation != self.sources[live.source as usize].generation => {
+                Some(Discard::OldGeneration)
+            }
+            _ if live.expires_at <= now => Some(Discard::ExpiredOnReturn),
+            _ if live.hand_out_before <= now => Some(Discard::InsufficientRemainingLifetime),
+            _ if self.sources[live.source as usize].standing(now) != Standing::Good => {
+                Some(Discard::LeaseRecalled)
+            }
             _ => None,
         };
         match (reason, verdict) {
             (Some(reason), _) => self.discard(live, reason, now),
             (None, Verdict::Reset) => {
                 self.outbox.resets.push(live);
-                self.outbox.wake_driver = true;
+                self.wake_driver = true;
             }
             _ => self.place(live, now),
         }
     }
 
-    /// Gives a usable connection to the first waiter that may have it, else to
-    /// the stock. It counts as in use until then.
+    /// Whether a connection in use was killed.
+    #[inline]
+    fn was_killed(&self, id: u32) -> bool {
+        self.killed > 0 && self.conns[id as usize].ripeness == Ripeness::Dead
+    }
+
+    /// Gives a usable connection that counts as in use to the first waiter that
+    /// may have it, else to the stock.
     #[inline]
     pub(crate) fn place(&mut self, live: Box<Live<C>>, now: Instant) {
-        let (id, index) = (live.id, live.source as usize);
-        self.sources[index].in_use -= 1;
-        if self.queue.waiting() > 0 && self.sources[index].is_usable(now) {
-            let key = self.conns[id as usize].key;
-            let first = self.queue.first_for(key, index);
+        let index = live.source as usize;
+        if self.queue.waiting() > 0 && self.sources[index].may_pass_on(now) {
+            let first = self.queue.first_for(live.key, index);
             if self.keys.are_many() {
-                // its slot is taken yet: without it no source would seem to be full
-                self.sources[index].in_use += 1;
-                if self.converts(index, key, first, now) {
+                if self.converts(index, live.key, first, now) {
                     return self.discard(live, Discard::Evicted, now);
                 }
-                self.sources[index].in_use -= 1;
                 if self.frees_another(index, first) {
+                    self.sources[index].in_use -= 1;
                     self.stock(live, now);
                     return self.dispatch(index, now);
                 }
             }
-            if let Some(waiter) = first {
-                return self.hand(waiter, live, now);
+            if let Some(spot) = first {
+                return self.hand(spot, live, now);
             }
         }
+        self.sources[index].in_use -= 1;
         self.stock(live, now);
     }
 
     /// Whether somebody before `first` may now have what lies ready under another
     /// key: so it is when a cap on use has kept that from being handed out.
-    fn frees_another(&self, index: usize, first: Option<u32>) -> bool {
+    fn frees_another(&self, index: usize, first: Option<Spot>) -> bool {
         let source = &self.sources[index];
         if source.ready == 0 {
             return false;
         }
         let other = self.queue.first_with(index, |key| source.stocks[key as usize].len > 0);
         match (other, first) {
-            (Some(other), Some(first)) => self.queue.turn(other) < self.queue.turn(first),
+            (Some(other), Some(first)) => self.queue.rank(other) < self.queue.rank(first),
             (other, _) => other.is_some(),
         }
     }
 
-    /// Hands a connection, counted nowhere, to a waiter.
-    fn hand(&mut self, waiter: u32, live: Box<Live<C>>, now: Instant) {
-        let entry = &mut self.conns[live.id as usize];
-        entry.place = Place::InUse;
-        entry.since = now;
-        let index = live.source as usize;
-        self.sources[index].in_use += 1;
+    /// Hands a connection that counts as in use to the waiter at a spot.
+    #[inline]
+    fn hand(&mut self, spot: Spot, mut live: Box<Live<C>>, now: Instant) {
         if self.sources.len() > 1 {
-            self.served(index);
+            self.served(live.source as usize);
         }
-        let waker = self.queue.offer(waiter, live, now);
-        self.outbox.wakers.extend(waker);
-        self.last_offer = Some(now);
-        self.wake_driver_by(now + self.settings.claim_within);
+        let Some(waiter) = self.queue.pop(spot) else { return self.stock_back(live, now) };
+        live.uses += 1;
+        live.timed = self.count_checkout();
+        let delivery = Delivery { desk: waiter.desk, live, at: now };
+        if self.delivery.is_none() {
+            self.delivery = Some(delivery);
+        } else {
+            self.outbox.deliveries.push(delivery);
+            self.outgoing = true;
+        }
+        if self.offer_check_at.is_none() {
+            let at = now + self.settings.claim_within;
+            self.offer_check_at = Some(at);
+            self.wake_driver_by(at);
+        }
+    }
+
+    /// Counts a checkout and says whether to time its use: one in [`TIMED`].
+    #[inline]
+    pub(crate) fn count_checkout(&mut self) -> bool {
+        self.checkouts += 1;
+        self.checkouts.is_multiple_of(TIMED)
+    }
+
+    fn stock_back(&mut self, live: Box<Live<C>>, now: Instant) {
+        self.sources[live.source as usize].in_use -= 1;
+        self.stock(live, now);
     }
 
     /// Puts a usable connection, counted nowhere, into the stock.
@@ -455,7 +525,7 @@ impl<C: Connector> State<C> {
         source.ready += 1;
         source.fresh += u32::from(fresh);
         if let Some(max_idle) = source.settings.max_idle
-            && source.fresh > source.target.min(source.settings.min_idle())
+            && source.fresh > source.target.min(source.floor)
         {
             let at = source.trim_at.unwrap_or_else(|| {
                 let stocks = source.stocks.iter().filter(|stock| stock.len > 0);
@@ -477,10 +547,11 @@ impl<C: Connector> State<C> {
         let entry = &mut self.conns[id as usize];
         debug_assert_eq!(entry.place, Place::InUse);
         entry.place = Place::Closing;
+        self.killed -= u32::from(entry.ripeness == Ripeness::Dead);
         if let Some(at) = entry.agenda_at.take() {
             self.agenda.remove(&(at, id));
         }
-        let (uses, age) = (entry.uses, now.saturating_duration_since(entry.born));
+        let (uses, age) = (live.uses, now.saturating_duration_since(entry.born));
         let (index, key) = (entry.source as usize, entry.key);
         let source = &mut self.sources[index];
         source.in_use -= 1;
@@ -489,7 +560,7 @@ impl<C: Connector> State<C> {
         source.tallies.wasted += u64::from(uses == 0 && is_early(reason));
         let event = Event::Discarded { source: source.name.clone(), reason, age, uses };
         self.outbox.closes.push(live);
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
         let reopen = match reason {
             Discard::Evicted => {
                 self.queue.first_of_other_keys(key, index).map(|id| self.queue.key_of(id))
@@ -525,14 +596,17 @@ impl<C: Connector> State<C> {
     }
 
     /// A user keeps its connection: it leaves the pool but not the count.
-    pub(crate) fn detach(&mut self, id: u32) {
+    pub(crate) fn detach(&mut self, id: u32, desk: Option<u32>) {
+        if let Some(desk) = desk {
+            self.queue.free_desk(desk);
+        }
         let entry = &mut self.conns[id as usize];
         entry.place = Place::Detached;
         let source = &mut self.sources[entry.source as usize];
         source.in_use -= 1;
         source.detached += 1;
         // there may be room under a cap on use, and the stock may be low
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
     }
 
     /// Starts an open in a slot whose lease is held.
@@ -546,12 +620,10 @@ impl<C: Connector> State<C> {
             ripeness: Ripeness::Fresh,
             source: index as u32,
             key,
-            uses: 0,
             link: Link::default(),
             live: None,
             since: now,
             retire_at: now,
-            hand_out_before: now,
             expires_at: now,
             born: now,
             checked_at: now,
@@ -562,7 +634,7 @@ impl<C: Connector> State<C> {
             reopen: None,
         });
         self.outbox.opens.push(id as u32);
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
     }
 
     /// An open has come to its next step. `false`: it is no longer wanted.
@@ -600,7 +672,6 @@ impl<C: Connector> State<C> {
         entry.place = Place::InUse;
         entry.expires_at = entry.born + life;
         entry.retire_at = entry.expires_at - settings.guard_window;
-        entry.hand_out_before = entry.retire_at - self.margin;
         let ripe_at = entry.retire_at - settings.lead;
         entry.agenda_at = Some(ripe_at);
         entry.checked_at = now;
@@ -614,10 +685,22 @@ impl<C: Connector> State<C> {
         source.last_failure = None;
         let healed = source.backoff.succeeded(&source.settings.backoff);
         let name = source.name.clone();
-        let live = Box::new(Live { conn: opened.conn, id, source: entry.source, taken_at: None });
+        let live = Box::new(Live {
+            conn: opened.conn,
+            id,
+            source: entry.source,
+            key: entry.key,
+            uses: 0,
+            generation: entry.generation,
+            hand_out_before: entry.retire_at - self.margin,
+            expires_at: entry.expires_at,
+            timed: false,
+            taken_at: None,
+            desk: None,
+        });
         self.tallies.create.record(took);
         // more may be needed now that a place among the opens is free
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
         if healed {
             self.announce(Event::Breaker { source: name.clone(), open: false });
         }
@@ -639,7 +722,7 @@ impl<C: Connector> State<C> {
         if !maybe_left {
             self.released(id, true, now);
         }
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
     }
 
     /// A step of opening failed: count it and back off.
@@ -683,7 +766,7 @@ impl<C: Connector> State<C> {
             }
         }
         drop(entry);
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
         self.announce(Event::Released { source: name, confirmed });
     }
 
@@ -696,7 +779,7 @@ impl<C: Connector> State<C> {
         source.last_throttled = Some(now);
         source.tallies.throttles += 1;
         let name = source.name.clone();
-        self.outbox.wake_driver = true;
+        self.wake_driver = true;
         self.announce(Event::Throttled { source: name, retry_after });
     }
 
@@ -704,13 +787,14 @@ impl<C: Connector> State<C> {
     #[inline]
     pub(crate) fn wake_driver_by(&mut self, at: Instant) {
         if self.armed_until.is_none_or(|armed| armed > at) {
-            self.outbox.wake_driver = true;
+            self.wake_driver = true;
         }
     }
 
     pub(crate) fn announce(&mut self, event: Event) {
         if self.observed || tracing::enabled!(tracing::Level::DEBUG) {
             self.outbox.events.push(event);
+            self.outgoing = true;
         }
     }
 }

@@ -3,6 +3,7 @@
 //! copies them out. Exporters live outside this crate.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::histogram::Histogram;
@@ -11,8 +12,6 @@ use crate::reason::{Discard, OpenFailure};
 /// Running totals of a pool, as kept under the lock.
 #[derive(Default, Clone)]
 pub(crate) struct Tallies {
-    pub(crate) checkouts: u64,
-    pub(crate) empty: u64,
     pub(crate) timeouts: u64,
     pub(crate) refused_full: u64,
     pub(crate) refused_throttled: u64,
@@ -20,9 +19,59 @@ pub(crate) struct Tallies {
     pub(crate) cancelled: u64,
     pub(crate) wakeups: u64,
     pub(crate) breaches: u64,
-    pub(crate) wait: Histogram,
     pub(crate) create: Histogram,
     pub(crate) r#use: Histogram,
+}
+
+/// The waits of checkouts that did wait, recorded without the pool's lock: each
+/// thread writes to a part of its own, so that threads do not pass it around.
+#[derive(Default)]
+pub(crate) struct Waits {
+    parts: [Part; PARTS],
+    /// The longest wait by the rough clock, which sees every wait.
+    longest_nanos: AtomicU64,
+}
+
+const PARTS: usize = 8;
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Part(parking_lot::Mutex<Histogram>);
+
+impl Waits {
+    /// Records a wait that stands for `share` of them.
+    pub(crate) fn record(&self, waited: Duration, share: u64) {
+        self.parts[part()].0.lock().record_n(waited, share);
+    }
+
+    /// Notes a wait that is not timed if it is the longest so far.
+    #[inline]
+    pub(crate) fn record_if_longest(&self, waited: Duration) {
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        if nanos > self.longest_nanos.load(Ordering::Relaxed) {
+            self.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
+        }
+    }
+
+    /// All waits, with those that took no time.
+    pub(crate) fn total(&self, checkouts: u64) -> Histogram {
+        let mut total = Histogram::default();
+        for part in &self.parts {
+            total.add(&part.0.lock());
+        }
+        total.raise_max(Duration::from_nanos(self.longest_nanos.load(Ordering::Relaxed)));
+        total.add_zeros(checkouts.saturating_sub(total.count()));
+        total
+    }
+}
+
+/// The part of the present thread.
+fn part() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PART: usize = NEXT.fetch_add(1, Ordering::Relaxed) % PARTS;
+    }
+    PART.with(|part| *part)
 }
 
 /// Running totals of a source.

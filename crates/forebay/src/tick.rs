@@ -6,10 +6,10 @@
 use crate::budget::{Lease, Standing};
 use crate::clock::Instant;
 use crate::connector::Connector;
+use crate::desk::Hand;
 use crate::error::{GetError, Phase, Timeout};
 use crate::invariant::{Invariant, check};
 use crate::observer::Event;
-use crate::queue::WaiterState;
 use crate::reason::{Discard, OpenFailure};
 use crate::state::{Place, Ripeness, State, Verdict};
 
@@ -35,7 +35,7 @@ impl<C: Connector> State<C> {
         self.forget_keys();
         self.compare_totals();
         self.armed_until = self.next_wake(now);
-        self.outbox.wake_driver = false;
+        self.wake_driver = false;
     }
 
     /// Moves connections along their lives, in the order of their instants.
@@ -67,6 +67,7 @@ impl<C: Connector> State<C> {
                         && let Some(killer) = entry.killer.clone()
                     {
                         entry.ripeness = Ripeness::Dead;
+                        self.killed += 1;
                         self.outbox.kills.push(killer);
                         source.tallies.kills += 1;
                     }
@@ -87,49 +88,60 @@ impl<C: Connector> State<C> {
 
     /// Moves on what was handed to checkouts that nobody polls.
     fn reclaim_offers(&mut self, now: Instant) {
-        while let Some((id, at)) = self.queue.oldest_offer() {
+        if self.offer_check_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let mut oldest: Option<Instant> = None;
+        let mut unclaimed = Vec::new();
+        for desk in 0..self.queue.desks() {
+            let mut seat = self.desks.get(desk).lock();
+            let Hand::Handed(_, at) = &seat.hand else { continue };
+            let at = *at;
             if at + self.settings.claim_within > now {
-                return;
+                oldest = Some(oldest.map_or(at, |oldest| oldest.min(at)));
+            } else if let Hand::Handed(live, _) = std::mem::replace(&mut seat.hand, Hand::Away) {
+                unclaimed.push(live);
             }
-            if let Some(live) = self.queue.take_back(id, false) {
-                self.tallies.unclaimed += 1;
-                self.announce(Event::Unclaimed);
-                if self.queue.waiter(id).deadline <= now {
-                    self.time_out(id, now);
-                }
-                self.put(live, Verdict::Clean, now);
-            }
+        }
+        self.offer_check_at = oldest.map(|at| at + self.settings.claim_within);
+        for live in unclaimed {
+            self.checkouts -= 1;
+            self.tallies.unclaimed += 1;
+            self.keys.get_mut(live.key).away += 1;
+            self.announce(Event::Unclaimed);
+            self.put(live, Verdict::Clean, now);
         }
     }
 
     fn expire_waiters(&mut self, now: Instant) {
-        while let Some((deadline, id)) = self.queue.next_deadline() {
+        while let Some((deadline, overdue)) = self.queue.next_deadline() {
             if deadline > now {
                 return;
             }
-            match self.queue.waiter(id).state {
-                WaiterState::Offered(..) => self.queue.unwatch(id),
-                _ => self.time_out(id, now),
+            if let Some(waiter) = self.queue.pop_overdue(overdue) {
+                let ahead = self.queue.ahead_of(overdue.class(), waiter.arrived, waiter.seq);
+                self.time_out(waiter.desk, overdue.excluded, ahead, waiter.arrived, now);
             }
         }
     }
 
-    fn time_out(&mut self, id: u32, now: Instant) {
-        let timeout = self.timeout(id, now);
+    /// Tells a waiter that its deadline has come, and with what figures.
+    pub(crate) fn time_out(
+        &mut self,
+        desk: u32,
+        excluded: u64,
+        ahead: u32,
+        arrived: Instant,
+        now: Instant,
+    ) {
+        let waited = now.saturating_duration_since(arrived);
+        let timeout = self.timeout_error(excluded, ahead, waited, now);
         self.tallies.timeouts += 1;
-        self.announce(Event::TimedOut { waited: timeout.waited });
-        let waker = self.queue.fail(id, GetError::Timeout(timeout));
-        self.outbox.wakers.extend(waker);
+        self.announce(Event::TimedOut { waited });
+        self.fail(desk, GetError::Timeout(timeout));
     }
 
-    /// The error of a waiter whose deadline has come.
-    pub(crate) fn timeout(&self, id: u32, now: Instant) -> Timeout {
-        let excluded = self.queue.excluded_of(id);
-        let ahead = self.queue.ahead_of(id);
-        let waited = now.saturating_duration_since(self.queue.waiter(id).arrived);
-        self.timeout_error(excluded, ahead, waited, now)
-    }
-
+    /// The error of a checkout whose deadline has come.
     pub(crate) fn timeout_error(
         &self,
         excluded: u64,
@@ -191,6 +203,7 @@ impl<C: Connector> State<C> {
         for entry in in_use {
             if let Some(killer) = entry.killer.clone() {
                 entry.ripeness = Ripeness::Dead;
+                self.killed += 1;
                 self.sources[index].tallies.kills += 1;
                 self.outbox.kills.push(killer);
             }
@@ -395,11 +408,9 @@ impl<C: Connector> State<C> {
 
     /// When the driver has to look again, if nothing else wakes it.
     fn next_wake(&self, now: Instant) -> Option<Instant> {
-        let claim = self.settings.claim_within;
         let mut next = [
             self.agenda.first().map(|(at, _)| *at),
-            self.queue.oldest_offer().map(|(_, at)| at + claim),
-            self.last_offer.map(|at| at + claim).filter(|at| *at > now),
+            self.offer_check_at,
             self.queue.next_deadline().map(|(at, _)| at),
         ]
         .into_iter()

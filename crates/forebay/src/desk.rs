@@ -1,0 +1,104 @@
+//! Where a waiter is handed its connection. Each waiting checkout has a desk of
+//! its own, so it claims what it was handed without the pool's lock: returning a
+//! connection and claiming it do not compete. A desk's lock may be taken while
+//! the pool's is held, never the other way round.
+
+use std::sync::OnceLock;
+use std::task::Waker;
+
+use crate::clock::Instant;
+use crate::connector::Connector;
+use crate::error::GetError;
+use crate::state::Live;
+use crate::sync::Mutex;
+
+/// Desks in the first block; each further block is twice as large.
+const FIRST_BLOCK: u32 = 64;
+/// Blocks enough for as many desks as there are numbers.
+const BLOCKS: usize = 27;
+
+/// What lies on a desk.
+pub(crate) enum Hand<C: Connector> {
+    /// Nobody sits here, or not yet.
+    Vacant,
+    /// Its checkout waits; unless it has a place in the queue, something is on
+    /// its way to it.
+    Waiting,
+    /// Its checkout was dropped while something was on its way: the bringer
+    /// takes it back and frees the desk.
+    Gone,
+    /// Handed over at this instant, not yet claimed.
+    Handed(Box<Live<C>>, Instant),
+    /// Did not claim in time: it has a ticket, but no place until it is polled.
+    Away,
+    /// Will not be served.
+    Failed(Box<GetError>),
+}
+
+/// One waiter's desk.
+pub(crate) struct Seat<C: Connector> {
+    pub(crate) hand: Hand<C>,
+    pub(crate) waker: Option<Waker>,
+}
+
+/// A desk on a cache line of its own.
+#[repr(align(64))]
+pub(crate) struct Desk<C: Connector>(Mutex<Seat<C>>);
+
+impl<C: Connector> Desk<C> {
+    pub(crate) fn lock(&self) -> crate::sync::MutexGuard<'_, Seat<C>> {
+        self.0.lock()
+    }
+}
+
+/// All desks of a pool. They are made in blocks and never moved.
+pub(crate) struct Desks<C: Connector> {
+    blocks: [OnceLock<Box<[Desk<C>]>>; BLOCKS],
+}
+
+impl<C: Connector> Desks<C> {
+    pub(crate) fn new() -> Self {
+        Self { blocks: [const { OnceLock::new() }; BLOCKS] }
+    }
+
+    /// The desk with this number.
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> &Desk<C> {
+        let place = number + FIRST_BLOCK;
+        let block = (place.ilog2() - FIRST_BLOCK.ilog2()) as usize;
+        let size = FIRST_BLOCK << block;
+        let desks = self.blocks[block].get_or_init(|| {
+            let seat = || Seat { hand: Hand::Vacant, waker: None };
+            (0..size).map(|_| Desk(Mutex::new(seat()))).collect()
+        });
+        &desks[(place - size) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+    impl Connector for Nothing {
+        type Conn = ();
+        type Key = ();
+        type Error = std::convert::Infallible;
+        async fn connect(
+            &self,
+            _key: &(),
+        ) -> Result<crate::connector::Opened<()>, std::convert::Infallible> {
+            Ok(crate::connector::Opened::new(()))
+        }
+    }
+
+    #[test]
+    fn every_number_has_a_desk_of_its_own() {
+        let desks = Desks::<Nothing>::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for number in 0..5000 {
+            assert!(seen.insert(std::ptr::from_ref(desks.get(number)) as usize));
+        }
+        assert_eq!(std::mem::size_of::<Desk<Nothing>>(), 64);
+    }
+}
