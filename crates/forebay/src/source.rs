@@ -56,6 +56,8 @@ pub(crate) struct SourceState {
     pub(crate) last_throttled: Option<Instant>,
     pub(crate) backoff: Backoff,
     pub(crate) lease_refused: bool,
+    /// The budget wants leases back, and there was nothing idle to give.
+    pub(crate) recalled: bool,
     /// Nothing is filled before this: the staggered start.
     pub(crate) hold_until: Option<Instant>,
     pub(crate) steps: [u32; 3],
@@ -92,6 +94,7 @@ impl SourceState {
             last_throttled: None,
             backoff: Backoff::default(),
             lease_refused: false,
+            recalled: false,
             hold_until,
             steps: [0; 3],
             last_failure: None,
@@ -171,6 +174,11 @@ impl SourceState {
 
     fn has_many_stocks(&self) -> bool {
         self.stocks.len() > 1
+    }
+
+    /// How many leases the budget wants back.
+    pub(crate) fn excess(&self) -> u32 {
+        self.settings.count.as_ref().map_or(0, |count| count.excess())
     }
 
     /// When a throttled source may be used again; `None` if it may be now.

@@ -524,6 +524,7 @@ impl<C: Connector> State<C> {
         source.stocks[key].push_front(&mut self.conns, id);
         source.ready += 1;
         source.fresh += u32::from(fresh);
+        self.wake_driver |= source.recalled;
         if let Some(max_idle) = source.settings.max_idle
             && source.fresh > source.target.min(source.floor)
         {
@@ -570,6 +571,10 @@ impl<C: Connector> State<C> {
         };
         if let Some(key) = reopen {
             self.reopen_for(id, key);
+        } else if reason != Discard::Evicted
+            && let Some(lease) = &mut self.conns[id as usize].lease
+        {
+            lease.comes_back();
         }
         self.announce(event);
     }
@@ -760,7 +765,7 @@ impl<C: Connector> State<C> {
         if let Some(key) = entry.reopen {
             source.reopening -= 1;
             self.keys.get_mut(key).conns -= 1;
-            let good = source.standing(now) == Standing::Good;
+            let good = source.standing(now) == Standing::Good && source.excess() == 0;
             if let Some(lease) = entry.lease.take().filter(|_| good && !self.closed) {
                 self.start_open(index, self.key_to_reopen(index, key), lease, now);
             }

@@ -178,16 +178,14 @@ impl<C: Connector> State<C> {
             source.throttle = None;
         }
         let standing = source.standing(now);
-        let mut recall = source.settings.count.as_ref().map_or(0, |count| count.excess());
-        if standing != Standing::Good {
-            recall = u32::MAX;
-        }
-        while recall > 0
+        // what others give back in the meantime need not come from here
+        while (standing != Standing::Good || self.sources[index].excess() > 0)
             && let Some(id) = self.longest_idle(index, None)
         {
             self.discard_ready(id, Discard::LeaseRecalled, now);
-            recall -= 1;
         }
+        let source = &mut self.sources[index];
+        source.recalled = source.excess() > 0;
         if standing == Standing::Expired {
             self.kill_in_use(index);
         }
@@ -245,7 +243,7 @@ impl<C: Connector> State<C> {
         // first, since its successor would be due first
         idle[..too_long].sort_by_key(|id| {
             let entry = &self.conns[*id as usize];
-            (entry.uses == 0, entry.retire_at)
+            (entry.live.as_ref().is_some_and(|live| live.uses == 0), entry.retire_at)
         });
         let gone: Vec<u32> = idle.drain(..surplus).collect();
         idle.sort_by_key(since);

@@ -194,8 +194,7 @@ async fn a_checkout_dropped_after_any_number_of_polls_lets_the_next_waiter_throu
 }
 
 async fn full(yard: &Yard, max_open: u32) -> Pool<Yard> {
-    let pool =
-        Pool::builder(yard.clone()).max_open(max_open).stagger(None).build().expect("valid");
+    let pool = Pool::builder(yard.clone()).max_open(max_open).stagger(None).build().expect("valid");
     pool.ready(max_open, secs(1)).await.expect("filled");
     pool
 }

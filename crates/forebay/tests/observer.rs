@@ -162,7 +162,7 @@ async fn throttles_timeouts_and_unclaimed_hand_offs_are_announced() {
     assert_eq!(log.take(), ["unclaimed"]);
     pass(secs(4)).await;
     assert!(poll(&mut away).is_ready(), "its time is over");
-    assert_eq!(log.take(), ["timed out after 5s"]);
+    assert_eq!(log.take(), ["timed out after 5.001s"]);
     pool.source("default").expect("it").throttled(secs(7));
     assert_eq!(log.take(), ["default throttled 7s"]);
     assert_eq!(pool.audit(), []);

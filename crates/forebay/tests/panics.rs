@@ -21,8 +21,7 @@ fn planned_panic() -> ! {
 }
 
 async fn full(yard: &Yard, max_open: u32) -> Pool<Yard> {
-    let pool =
-        Pool::builder(yard.clone()).max_open(max_open).stagger(None).build().expect("valid");
+    let pool = Pool::builder(yard.clone()).max_open(max_open).stagger(None).build().expect("valid");
     pool.ready(max_open, secs(1)).await.expect("filled");
     pool
 }

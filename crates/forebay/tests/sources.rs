@@ -224,6 +224,12 @@ async fn a_source_at_its_cap_on_use_is_not_opened_for_nothing() {
         held.push(pool.get_with(GetOptions::new().timeout(secs(1))).await.expect("b has room"));
     }
     assert_eq!((a.connects(), b.connects()), (2, 4));
+    // with nothing but a to wait for, its eight free slots are left alone
+    let only_a = || pool.get_with(GetOptions::new().exclude("b"));
+    let mut waiters: Vec<_> = (0..5).map(|_| only_a()).collect();
+    assert!(waiters.iter_mut().all(|waiter| poll(waiter).is_pending()));
+    pass(secs(1)).await;
+    assert_eq!(a.connects(), 2);
     assert_eq!(pool.audit(), []);
 }
 

@@ -52,13 +52,20 @@ pub struct LocalCount(Mutex<Count>);
 struct Count {
     limit: u32,
     held: u32,
+    /// Of those held, the ones whose connections are being closed.
+    coming_back: u32,
     watchers: Vec<Wake>,
 }
 
 impl LocalCount {
     /// At most `limit` connections open, over all pools that share it.
     pub fn shared(limit: u32) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Count { limit, held: 0, watchers: Vec::new() })))
+        Arc::new(Self(Mutex::new(Count {
+            limit,
+            held: 0,
+            coming_back: 0,
+            watchers: Vec::new(),
+        })))
     }
 
     /// Leases held now.
@@ -97,6 +104,7 @@ impl CountBudget for LocalCount {
     fn give_back(&self, n: u32) {
         let mut count = self.0.lock();
         count.held -= n;
+        count.coming_back -= n;
         count.wake();
     }
 
@@ -104,9 +112,13 @@ impl CountBudget for LocalCount {
         self.0.lock().watchers.push(wake);
     }
 
+    fn coming_back(&self, n: u32) {
+        self.0.lock().coming_back += n;
+    }
+
     fn excess(&self) -> u32 {
         let count = self.0.lock();
-        count.held.saturating_sub(count.limit)
+        (count.held - count.coming_back).saturating_sub(count.limit)
     }
 }
 
@@ -120,9 +132,12 @@ mod tests {
         let budget = LocalCount::shared(3);
         assert_eq!(budget.take(now, 2, 0), 2);
         assert_eq!(budget.take(now, 2, 0), 1);
+        budget.coming_back(1);
         budget.give_back(1);
         assert_eq!((budget.held(), budget.take(now, 9, 0)), (2, 1));
         budget.set_limit(1);
         assert_eq!((budget.excess(), budget.take(now, 1, 0)), (2, 0));
+        budget.coming_back(1);
+        assert_eq!((budget.excess(), budget.held()), (1, 3));
     }
 }

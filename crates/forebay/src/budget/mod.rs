@@ -144,7 +144,14 @@ pub trait CountBudget: Send + Sync + 'static {
         Standing::Good
     }
 
-    /// How many leases this holder should give back by closing idle connections.
+    /// Says that the connections of `n` leases are being closed, so that these
+    /// leases are on their way. Each is told of once, at the latest when it is given back.
+    fn coming_back(&self, n: u32) {
+        let _ = n;
+    }
+
+    /// How many leases should be given back by closing idle connections, besides
+    /// those that are [on their way](Self::coming_back).
     fn excess(&self) -> u32 {
         0
     }
@@ -178,18 +185,31 @@ impl Wake {
 
 /// The right to have one connection in any state. Given back when dropped, so
 /// exactly once.
-pub(crate) struct Lease(Option<Arc<dyn CountBudget>>);
+pub(crate) struct Lease {
+    budget: Option<Arc<dyn CountBudget>>,
+    is_coming_back: bool,
+}
 
 impl Lease {
     /// A lease already taken from `budget`, or a free one where no budget binds.
     pub(crate) fn taken(budget: Option<&Arc<dyn CountBudget>>) -> Self {
-        Self(budget.cloned())
+        Self { budget: budget.cloned(), is_coming_back: false }
+    }
+
+    /// The connection is being closed and nothing will be opened in its place.
+    pub(crate) fn comes_back(&mut self) {
+        if !std::mem::replace(&mut self.is_coming_back, true)
+            && let Some(budget) = &self.budget
+        {
+            budget.coming_back(1);
+        }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(budget) = self.0.take() {
+        self.comes_back();
+        if let Some(budget) = self.budget.take() {
             budget.give_back(1);
         }
     }
