@@ -23,7 +23,7 @@ mod plan;
 use book::{Book, Note};
 use forebay::{Event, Observer};
 
-const SEEDS: u64 = 250;
+const SEEDS: u64 = 200;
 
 /// Writes what a pool announces into the trace.
 pub struct Witness(Book);

@@ -60,12 +60,7 @@ struct Count {
 impl LocalCount {
     /// At most `limit` connections open, over all pools that share it.
     pub fn shared(limit: u32) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Count {
-            limit,
-            held: 0,
-            coming_back: 0,
-            watchers: Vec::new(),
-        })))
+        Arc::new(Self(Mutex::new(Count { limit, held: 0, coming_back: 0, watchers: Vec::new() })))
     }
 
     /// Leases held now.
@@ -104,7 +99,7 @@ impl CountBudget for LocalCount {
     fn give_back(&self, n: u32) {
         let mut count = self.0.lock();
         count.held -= n;
-        count.coming_back -= n;
+        count.coming_back = count.coming_back.saturating_sub(n);
         count.wake();
     }
 
@@ -118,7 +113,7 @@ impl CountBudget for LocalCount {
 
     fn excess(&self) -> u32 {
         let count = self.0.lock();
-        (count.held - count.coming_back).saturating_sub(count.limit)
+        count.held.saturating_sub(count.coming_back).saturating_sub(count.limit)
     }
 }
 
