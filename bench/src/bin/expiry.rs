@@ -15,7 +15,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use forebay::{Connector, Event, LetGo, LocalRate, Observer, Opened, Pool, Rate};
 
+/// Connections in all: those in use and the ready stock behind them.
 const TARGET: u32 = 500;
+/// Connections in use at a time.
+const IN_USE: u32 = 3;
 const MEAN_LIFE: Duration = Duration::from_secs(11 * 60);
 const GUARD: Duration = Duration::from_secs(45);
 const HANDSHAKE: Duration = Duration::from_millis(100);
@@ -64,13 +67,16 @@ async fn live(name: &str, spare: u32, span: Duration) -> Result<Day> {
     let watch = Watch { least: Arc::new(AtomicU32::new(u32::MAX)), ..Watch::default() };
     let pool = Pool::builder(Slow)
         .max_open(TARGET + spare)
-        .target_ready(TARGET)
+        .target_ready(TARGET - IN_USE)
         .rate(LocalRate::shared(Rate::new(100, 1000)?))
         .observer(watch.clone())
         .seed(11)
         .stagger(None)
         .build()?;
+    pool.ready(TARGET - IN_USE, Duration::from_secs(60)).await?;
+    let conns = [pool.get().await?, pool.get().await?, pool.get().await?];
     pool.ready(TARGET, Duration::from_secs(60)).await?;
+    drop(conns);
     let opened_first = pool.stats().opened();
     watch.pool.set(pool.clone()).ok().context("set once")?;
     let start = tokio::time::Instant::now();
@@ -89,7 +95,7 @@ async fn live(name: &str, spare: u32, span: Duration) -> Result<Day> {
         opens_ratio: opens as f64 / own,
     };
     println!(
-        "{name:<10} {} checkouts, {} empty; least stock {:.1} %; {opens} opens, {:.4} of the least possible; {} wasted, {} breaches",
+        "{name:<10} {} checkouts, {} empty; least stock {:.1} %; {opens} opens, {:.4} × connections × time ÷ (mean life − guard); {} wasted, {} breaches",
         stats.checkouts,
         day.empty,
         day.least_stock * 100.0,

@@ -57,6 +57,9 @@ mod hub;
 mod invariant;
 mod keys;
 mod list;
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub mod model;
 mod need;
 mod observer;
 mod pool;
@@ -92,3 +95,8 @@ pub use queue::Priority;
 pub use reason::{Discard, OpenFailure};
 pub use settings::{Settings, SourceSpec, Strategy};
 pub use stats::{SourceStats, Stats};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -12,15 +12,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Act, Yard, ms, pass, secs, settle};
+use common::{Act, Conn, Refused, Yard, ms, pass, secs, settle};
 use forebay::{
-    BoxFuture, Builder, Checkout, Clock, Discard, GetOptions, Guard, LocalCount, Pool, Returned,
-    TimeSource,
+    BoxFuture, Builder, Checkout, Clock, Connector, Discard, GetOptions, Guard, LetGo, LocalCount,
+    Opened, Pool, Returned, TimeSource,
 };
 use tokio::time::Instant;
 
 const LIFE: Duration = secs(660);
 const GUARD: Duration = secs(45);
+
+/// The bed as it is.
+const PLAIN: fn(Builder<Yard>) -> Builder<Yard> = |builder| builder;
+
+/// When the backend says that it has let go, for how long a lease is held then,
+/// and how many closes go unconfirmed.
+const WAYS: [(Option<Duration>, Duration, u64); 2] =
+    [(Some(ms(500)), ms(500), 0), (None, secs(1), 1)];
 
 /// A clock that can be pushed on without waking those who sleep by it.
 #[derive(Clone, Default)]
@@ -88,15 +96,13 @@ impl Bed {
 }
 
 /// What `trigger` does discards one connection for `reason`; its lease is held
-/// until the backend has let go. Once with a backend that says so after half a
-/// second, once with one that never says.
+/// until the backend has let go.
 async fn discards_one(
     reason: Discard,
     change: fn(Builder<Yard>) -> Builder<Yard>,
     trigger: impl AsyncFn(&Bed),
 ) {
-    for (lets_go_after, held_for, unconfirmed) in [(Some(ms(500)), ms(500), 0), (None, secs(1), 1)]
-    {
+    for (lets_go_after, held_for, unconfirmed) in WAYS {
         let bed = Bed::new(lets_go_after, change);
         trigger(&bed).await;
         settle().await;
@@ -115,183 +121,131 @@ async fn discards_one(
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_on_checkout() {
-    discards_one(
-        Discard::ExpiredOnCheckout,
-        |b| b,
-        async |bed: &Bed| {
-            bed.stock().await;
-            bed.jump(LIFE);
-            assert!(bed.pool.try_get().is_err());
-        },
-    )
+async fn one_found_dead_at_checkout_is_expired_on_checkout() {
+    discards_one(Discard::ExpiredOnCheckout, PLAIN, async |bed: &Bed| {
+        bed.stock().await;
+        bed.jump(LIFE);
+        assert!(bed.pool.try_get().is_err());
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_on_return() {
-    discards_one(
-        Discard::ExpiredOnReturn,
-        |b| b,
-        async |bed: &Bed| {
-            let held = bed.get().await;
-            pass(LIFE).await;
-            drop(held);
-        },
-    )
+async fn one_whose_life_ends_in_use_is_expired_on_return() {
+    discards_one(Discard::ExpiredOnReturn, PLAIN, async |bed: &Bed| {
+        let held = bed.get().await;
+        pass(LIFE).await;
+        drop(held);
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_on_scan() {
-    discards_one(
-        Discard::ExpiredOnScan,
-        |b| b,
-        async |bed: &Bed| {
-            bed.stock().await;
-            pass(secs(5)).await;
-            // the driver, set for the lead before the guard window, sleeps past the end
-            bed.jump(LIFE);
-            pass(LIFE - GUARD - secs(10)).await;
-        },
-    )
+async fn one_found_dead_in_the_expiry_order_is_expired_on_scan() {
+    discards_one(Discard::ExpiredOnScan, PLAIN, async |bed: &Bed| {
+        bed.stock().await;
+        pass(secs(5)).await;
+        // the driver, set for the lead before the guard window, sleeps past the end
+        bed.jump(LIFE);
+        pass(LIFE - GUARD - secs(10)).await;
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn insufficient_remaining_lifetime_on_checkout_and_on_return() {
+async fn one_with_too_little_left_at_checkout_or_return_is_counted_as_such() {
     let reason = Discard::InsufficientRemainingLifetime;
-    discards_one(
-        reason,
-        |b| b,
-        async |bed: &Bed| {
-            bed.stock().await;
-            bed.jump(LIFE - GUARD);
-            assert!(bed.pool.try_get().is_err());
-        },
-    )
+    discards_one(reason, PLAIN, async |bed: &Bed| {
+        bed.stock().await;
+        bed.jump(LIFE - GUARD);
+        assert!(bed.pool.try_get().is_err());
+    })
     .await;
-    discards_one(
-        reason,
-        |b| b,
-        async |bed: &Bed| {
-            let held = bed.get().await;
-            pass(LIFE - GUARD).await;
-            drop(held);
-        },
-    )
+    discards_one(reason, PLAIN, async |bed: &Bed| {
+        let held = bed.get().await;
+        pass(LIFE - GUARD).await;
+        drop(held);
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn expiring_soon_on_scan() {
-    discards_one(
-        Discard::ExpiringSoonOnScan,
-        |b| b,
-        async |bed: &Bed| {
-            bed.stock().await;
-            pass(LIFE - GUARD - ms(1)).await;
-            assert_eq!(bed.discards(), []);
-            pass(ms(1)).await;
-        },
-    )
+async fn one_that_reaches_its_guard_window_in_stock_is_expiring_soon_on_scan() {
+    discards_one(Discard::ExpiringSoonOnScan, PLAIN, async |bed: &Bed| {
+        bed.stock().await;
+        pass(LIFE - GUARD - ms(1)).await;
+        assert_eq!(bed.discards(), []);
+        pass(ms(1)).await;
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn reservoir_full() {
+async fn one_that_comes_back_to_a_stock_without_surplus_is_reservoir_full() {
     let no_surplus = |b: Builder<Yard>| b.max_idle(Some(Duration::ZERO));
     discards_one(Discard::ReservoirFull, no_surplus, async |bed: &Bed| drop(bed.get().await)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn broken_as_the_connector_sees_it_and_as_the_user_says() {
-    discards_one(
-        Discard::Broken,
-        |b| b,
-        async |bed: &Bed| {
-            let mut held = bed.get().await;
-            held.broken = true;
-            drop(held);
-        },
-    )
+async fn one_is_broken_if_the_connector_sees_it_or_the_user_says_so() {
+    discards_one(Discard::Broken, PLAIN, async |bed: &Bed| {
+        let mut held = bed.get().await;
+        held.broken = true;
+        drop(held);
+    })
     .await;
-    discards_one(
-        Discard::Broken,
-        |b| b,
-        async |bed: &Bed| {
-            bed.get().await.discard(Discard::Broken);
-        },
-    )
+    discards_one(Discard::Broken, PLAIN, async |bed: &Bed| {
+        bed.get().await.discard(Discard::Broken);
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn broken_in_its_reset() {
-    discards_one(
-        Discard::Broken,
-        |b| b,
-        async |bed: &Bed| {
-            bed.yard.server.sick.store(true, Ordering::SeqCst);
-            let mut held = bed.get().await;
-            held.state = Returned::NeedsReset;
-            drop(held);
-            pass(ms(1)).await;
-        },
-    )
+async fn one_whose_reset_fails_is_broken() {
+    discards_one(Discard::Broken, PLAIN, async |bed: &Bed| {
+        bed.yard.server.sick.store(true, Ordering::SeqCst);
+        let mut held = bed.get().await;
+        held.state = Returned::NeedsReset;
+        drop(held);
+        pass(ms(1)).await;
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_state_in_mid_response_and_while_panicking() {
-    discards_one(
-        Discard::UnknownState,
-        |b| b,
-        async |bed: &Bed| {
-            let mut held = bed.get().await;
-            held.state = Returned::Unknown;
-            drop(held);
-        },
-    )
+async fn one_in_mid_response_or_dropped_by_a_panic_is_of_unknown_state() {
+    discards_one(Discard::UnknownState, PLAIN, async |bed: &Bed| {
+        let mut held = bed.get().await;
+        held.state = Returned::Unknown;
+        drop(held);
+    })
     .await;
-    discards_one(
-        Discard::UnknownState,
-        |b| b,
-        async |bed: &Bed| {
-            let held = bed.get().await;
-            let user = tokio::spawn(async move {
-                let _held = held;
-                panic!("user code panics");
-            });
-            assert!(user.await.expect_err("it panicked").is_panic());
-        },
-    )
+    discards_one(Discard::UnknownState, PLAIN, async |bed: &Bed| {
+        let held = bed.get().await;
+        let user = tokio::spawn(async move {
+            let _held = held;
+            panic!("user code panics");
+        });
+        assert!(user.await.expect_err("it panicked").is_panic());
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn old_generation_in_stock_in_use_on_offer_and_while_opening() {
+async fn after_an_invalidate_one_is_of_an_old_generation_wherever_it_was() {
     let reason = Discard::OldGeneration;
-    discards_one(
-        reason,
-        |b| b,
-        async |bed: &Bed| {
-            bed.stock().await;
-            bed.pool.invalidate();
-        },
-    )
+    discards_one(reason, PLAIN, async |bed: &Bed| {
+        bed.stock().await;
+        bed.pool.invalidate();
+    })
     .await;
-    discards_one(
-        reason,
-        |b| b,
-        async |bed: &Bed| {
-            let held = bed.get().await;
-            bed.pool.invalidate();
-            settle().await;
-            assert_eq!(bed.discards(), [], "its user may end what it does");
-            drop(held);
-        },
-    )
+    discards_one(reason, PLAIN, async |bed: &Bed| {
+        let held = bed.get().await;
+        bed.pool.invalidate();
+        settle().await;
+        assert_eq!(bed.discards(), [], "its user may end what it does");
+        drop(held);
+    })
     .await;
     discards_one(
         reason,
@@ -306,19 +260,15 @@ async fn old_generation_in_stock_in_use_on_offer_and_while_opening() {
         },
     )
     .await;
-    discards_one(
-        reason,
-        |b| b,
-        async |bed: &Bed| {
-            bed.yard.then([Act::Late(secs(1))]);
-            let mut waiting = Box::pin(bed.pool.get());
-            assert!(is_pending(&mut waiting).await);
-            pass(ms(500)).await;
-            bed.pool.source("default").expect("there").invalidate();
-            let conn = waiting.await.expect("another was opened");
-            assert_eq!((conn.id, bed.yard.connects()), (1, 2), "of the new generation");
-        },
-    )
+    discards_one(reason, PLAIN, async |bed: &Bed| {
+        bed.yard.then([Act::Late(secs(1))]);
+        let mut waiting = Box::pin(bed.pool.get());
+        assert!(is_pending(&mut waiting).await);
+        pass(ms(500)).await;
+        bed.pool.source("default").expect("there").invalidate();
+        let conn = waiting.await.expect("another was opened");
+        assert_eq!((conn.id, bed.yard.connects()), (1, 2), "of the new generation");
+    })
     .await;
 }
 
@@ -340,7 +290,7 @@ async fn what_was_handed_over_before_an_invalidate_is_not_claimed_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle() {
+async fn one_unused_for_max_idle_is_idle() {
     discards_one(
         Discard::Idle,
         |b| b.max_idle(Some(secs(60))),
@@ -353,50 +303,38 @@ async fn idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drained_from_the_stock_from_use_and_while_opening() {
+async fn after_a_drain_one_is_drained_wherever_it_was() {
     let drain = |bed: &Bed| {
         let pool = bed.pool.clone();
         tokio::spawn(async move { pool.drain(secs(60)).await });
     };
-    discards_one(
-        Discard::Drained,
-        |b| b,
-        async |bed: &Bed| {
-            bed.stock().await;
-            drain(bed);
-        },
-    )
+    discards_one(Discard::Drained, PLAIN, async |bed: &Bed| {
+        bed.stock().await;
+        drain(bed);
+    })
     .await;
-    discards_one(
-        Discard::Drained,
-        |b| b,
-        async |bed: &Bed| {
-            let held = bed.get().await;
-            drain(bed);
-            pass(secs(1)).await;
-            assert_eq!(bed.discards(), [], "its user may end what it does");
-            drop(held);
-        },
-    )
+    discards_one(Discard::Drained, PLAIN, async |bed: &Bed| {
+        let held = bed.get().await;
+        drain(bed);
+        pass(secs(1)).await;
+        assert_eq!(bed.discards(), [], "its user may end what it does");
+        drop(held);
+    })
     .await;
-    discards_one(
-        Discard::Drained,
-        |b| b,
-        async |bed: &Bed| {
-            bed.yard.then([Act::Late(secs(1))]);
-            let mut waiting = Box::pin(bed.pool.get());
-            assert!(is_pending(&mut waiting).await);
-            pass(ms(500)).await;
-            drain(bed);
-            assert_eq!(waiting.await.expect_err("closed").to_string(), "the pool is closed");
-            pass(ms(500)).await;
-        },
-    )
+    discards_one(Discard::Drained, PLAIN, async |bed: &Bed| {
+        bed.yard.then([Act::Late(secs(1))]);
+        let mut waiting = Box::pin(bed.pool.get());
+        assert!(is_pending(&mut waiting).await);
+        pass(ms(500)).await;
+        drain(bed);
+        assert_eq!(waiting.await.expect_err("closed").to_string(), "the pool is closed");
+        pass(ms(500)).await;
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_at_its_hard_life_and_at_the_end_of_a_drain() {
+async fn one_killed_at_its_hard_life_or_at_the_end_of_a_drain_is_killed() {
     discards_one(
         Discard::Killed,
         |b| b.hard_life(Some(LIFE * 2)),
@@ -409,45 +347,33 @@ async fn killed_at_its_hard_life_and_at_the_end_of_a_drain() {
         },
     )
     .await;
-    discards_one(
-        Discard::Killed,
-        |b| b,
-        async |bed: &Bed| {
-            let held = bed.get().await;
-            let drained = bed.pool.drain(secs(15)).await;
-            assert_eq!((drained.killed, drained.left), (1, 1));
-            drop(held);
-        },
-    )
+    discards_one(Discard::Killed, PLAIN, async |bed: &Bed| {
+        let held = bed.get().await;
+        let drained = bed.pool.drain(secs(15)).await;
+        assert_eq!((drained.killed, drained.left), (1, 1));
+        drop(held);
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn detached_connections_keep_their_lease_until_they_are_dropped() {
-    discards_one(
-        Discard::Detached,
-        |b| b,
-        async |bed: &Bed| {
-            let kept = bed.get().await.detach();
-            pass(LIFE * 10).await;
-            assert_eq!((bed.discards(), bed.closing()), (vec![], (0, 0, 1)));
-            assert_eq!((bed.pool.stats().sources[0].detached, kept.broken), (1, false));
-            drop(kept);
-        },
-    )
+async fn one_that_is_detached_keeps_its_lease_until_it_is_dropped() {
+    discards_one(Discard::Detached, PLAIN, async |bed: &Bed| {
+        let kept = bed.get().await.detach();
+        pass(LIFE * 10).await;
+        assert_eq!((bed.discards(), bed.closing()), (vec![], (0, 0, 1)));
+        assert_eq!((bed.pool.stats().sources[0].detached, kept.broken), (1, false));
+        drop(kept);
+    })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_recalled() {
-    discards_one(
-        Discard::LeaseRecalled,
-        |b| b,
-        async |bed: &Bed| {
-            bed.stock().await;
-            bed.count.set_limit(0);
-        },
-    )
+async fn one_idle_over_a_lowered_limit_is_lease_recalled() {
+    discards_one(Discard::LeaseRecalled, PLAIN, async |bed: &Bed| {
+        bed.stock().await;
+        bed.count.set_limit(0);
+    })
     .await;
 }
 
@@ -475,29 +401,10 @@ async fn no_more_leases_are_recalled_than_asked_for() {
     assert_eq!((bed.count.held(), bed.pool.stats().ready(), bed.yard.open()), (1, 1, 1));
 }
 
-#[tokio::test(start_paused = true)]
-async fn two_pools_that_share_a_limit_give_back_no_more_than_asked_for() {
-    let count = LocalCount::shared(10);
-    let pools: Vec<Pool<Yard>> = (0..2)
-        .map(|_| {
-            let yard = Yard { lets_go_after: Some(ms(500)), ..Yard::new() };
-            let pool = Pool::builder(yard).max_open(5).count(count.clone()).stagger(None);
-            pool.build().expect("valid")
-        })
-        .collect();
-    pass(secs(1)).await;
-    count.set_limit(7);
-    pass(secs(10)).await;
-    let recalled: u64 =
-        pools.iter().map(|pool| pool.stats().discarded(Discard::LeaseRecalled)).sum();
-    assert_eq!((recalled, count.held()), (3, 7));
-}
-
 /// The lease of these goes on to the connection that takes their place.
 #[tokio::test(start_paused = true)]
 async fn replaced_in_place_and_evicted_pass_their_lease_on_once_the_backend_has_let_go() {
-    for (lets_go_after, held_for, unconfirmed) in [(Some(ms(500)), ms(500), 0), (None, secs(1), 1)]
-    {
+    for (lets_go_after, held_for, unconfirmed) in WAYS {
         let full = |b: Builder<Yard>| b.max_open(1).target_ready(1);
         let bed = Bed::new(lets_go_after, full);
         pass(LIFE - GUARD - secs(5)).await;
@@ -522,4 +429,36 @@ async fn replaced_in_place_and_evicted_pass_their_lease_on_once_the_backend_has_
         );
         assert_eq!(bed.yard.most_open(), 1);
     }
+}
+
+/// A yard whose closes panic.
+struct Shaky(Yard);
+
+impl Connector for Shaky {
+    type Conn = Conn;
+    type Key = u32;
+    type Error = Refused;
+
+    async fn connect(&self, key: &u32) -> Result<Opened<Conn>, Refused> {
+        self.0.connect(key).await
+    }
+
+    async fn close(&self, _conn: Conn) -> LetGo {
+        panic!("a close panics");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_that_panics_keeps_its_lease_for_the_grace_and_costs_nothing_else() {
+    let count = LocalCount::shared(2);
+    let pool = Pool::builder(Shaky(Yard::new())).max_open(2).target_ready(0).count(count.clone());
+    let pool = pool.stagger(None).build().expect("valid");
+    pool.get().await.expect("opened").discard(Discard::Broken);
+    pass(secs(1) - ms(1)).await;
+    let closing = || (pool.stats().sources[0].closing, pool.stats().sources[0].unconfirmed);
+    assert_eq!((closing(), count.held(), pool.audit()), ((1, 0), 1, vec![]));
+    pass(ms(1)).await;
+    assert_eq!((closing(), count.held(), pool.audit()), ((0, 1), 0, vec![]));
+    assert_eq!(pool.stats().discarded(Discard::Broken), 1);
+    pool.get().await.expect("the pool goes on");
 }
