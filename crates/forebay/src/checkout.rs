@@ -370,6 +370,7 @@ impl<C: Connector> State<C> {
         }
         let ticket = Ticket { key, excluded, priority, arrived: now, deadline, default_deadline };
         let (desk, seq) = self.queue.join(&ticket);
+        self.desks.set_crowded(true);
         self.call_driver_for(&ticket, now);
         Look::Queued(desk, seq, ticket)
     }

@@ -4,6 +4,7 @@
 //! the pool's is held, never the other way round.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use crate::clock::Instant;
@@ -51,14 +52,36 @@ impl<C: Connector> Desk<C> {
     }
 }
 
+/// Something on cache lines of its own.
+#[repr(align(128))]
+struct Padded<T>(T);
+
 /// All desks of a pool. They are made in blocks and never moved.
 pub(crate) struct Desks<C: Connector> {
+    /// Somebody waits, as a hint for those who do not hold the pool's lock. It is
+    /// written only when it changes, so in a crowd all can read it undisturbed.
+    crowded: Padded<AtomicBool>,
     blocks: [OnceLock<Box<[Desk<C>]>>; BLOCKS],
 }
 
 impl<C: Connector> Desks<C> {
     pub(crate) fn new() -> Self {
-        Self { blocks: [const { OnceLock::new() }; BLOCKS] }
+        Self {
+            crowded: Padded(AtomicBool::new(false)),
+            blocks: [const { OnceLock::new() }; BLOCKS],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set_crowded(&self, crowded: bool) {
+        if self.is_crowded() != crowded {
+            self.crowded.0.store(crowded, Ordering::Relaxed);
+        }
     }
 
     /// The desk with this number.

@@ -11,7 +11,7 @@ use crate::connector::{Connector, Failure, LetGo};
 use crate::hub::Hub;
 use crate::reason::{Discard, OpenFailure};
 use crate::source::Step;
-use crate::state::{Live, Place, Ripeness, Verdict};
+use crate::state::{Live, Place, Verdict};
 
 /// Runs until the pool is closed and every connection is gone.
 pub(crate) fn drive<C: Connector>(hub: Arc<Hub<C>>) -> impl Future<Output = ()> + Send {
@@ -148,7 +148,7 @@ impl<C: Connector> crate::state::State<C> {
             }
             Place::Closing => self.release_after_grace(id, now),
             Place::InUse => {
-                self.killed -= u32::from(entry.ripeness == Ripeness::Dead);
+                self.suspects -= u32::from(std::mem::take(&mut entry.suspect));
                 if let Some(at) = entry.agenda_at.take() {
                     self.agenda.remove(&(at, id));
                 }

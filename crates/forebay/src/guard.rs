@@ -112,14 +112,20 @@ impl<'a, C: Connector> GuardRef<'a, C> {
     #[inline]
     fn give_back(&mut self, verdict: Verdict) {
         if let Some(mut live) = self.live.take() {
-            let used = live.taken_at.take().map(|at| self.hub.clock.now() - at);
-            let now = self.hub.rough.now(&self.hub.clock);
-            let mut state = self.hub.state.lock();
+            let hub = &**self.hub;
+            let used = live.taken_at.take().map(|at| hub.clock.now() - at);
+            // as a rule the time is needed only if somebody waits
+            let dated = verdict != Verdict::Clean || !hub.rough.is_trusted();
+            let now = (dated || hub.desks.is_crowded()).then(|| hub.rough.now(&hub.clock));
+            let mut state = hub.state.lock();
             if let Some(used) = used {
-                state.tallies.r#use.record_n(used, self.hub.timed_share());
+                state.tallies.r#use.record_n(used, hub.timed_share());
             }
-            state.put(live, verdict, now);
-            self.hub.unlock(state);
+            let judged = if dated { Some(live) } else { state.put_undated(live) };
+            if let Some(live) = judged {
+                state.put(live, verdict, now.unwrap_or_else(|| hub.rough.now(&hub.clock)));
+            }
+            hub.unlock(state);
         }
     }
 }

@@ -41,9 +41,28 @@ impl<const N: usize> Default for List<N> {
 }
 
 impl<const N: usize> List<N> {
+    /// Takes the head off.
+    #[inline]
+    pub(crate) fn pop_front<T: Linked<N>>(&mut self, slab: &mut Slab<T>) {
+        let next = slab[self.head as usize].link().next;
+        self.head = next;
+        self.len -= 1;
+        match slab.get_mut(next as usize) {
+            Some(next) => next.link_mut().prev = NONE,
+            None => self.tail = NONE,
+        }
+    }
+
     #[inline]
     pub(crate) fn push_front<T: Linked<N>>(&mut self, slab: &mut Slab<T>, id: u32) {
-        self.insert_before(slab, id, self.head);
+        let head = self.head;
+        *slab[id as usize].link_mut() = Link { prev: NONE, next: head };
+        match slab.get_mut(head as usize) {
+            Some(head) => head.link_mut().prev = id,
+            None => self.tail = id,
+        }
+        self.head = id;
+        self.len += 1;
     }
 
     /// Inserts `id` before `next`, at the end if that is [`NONE`].

@@ -45,7 +45,11 @@ impl<C: Connector> Hand<C> {
             state.start_open(0, DEFAULT_KEY, Lease::taken(count.as_ref()), now);
         });
         let ids = std::mem::take(&mut self.hub.state.lock().outbox.opens);
-        ids.into_iter().for_each(|id| self.open(id));
+        for id in ids {
+            // whether it is needed does not matter here
+            self.hub.with(|state, now| state.step(id, Step::Connect, now));
+            self.connect(id);
+        }
     }
 
     /// One wake-up of the driver, with a backend that does everything at once.
@@ -84,10 +88,16 @@ impl<C: Connector> Hand<C> {
     }
 
     fn open(&self, id: u32) {
-        if !self.hub.with(|state, now| state.step(id, Step::Connect, now)) {
-            return self.hub.with(|state, now| state.open_ended(id, false, now));
+        if self.hub.with(|state, now| state.step(id, Step::Connect, now)) {
+            self.connect(id);
+        } else {
+            self.hub.with(|state, now| state.open_ended(id, false, now));
         }
-        let mut connect = std::pin::pin!(self.hub.connectors[0].connect(&C::Key::default()));
+    }
+
+    fn connect(&self, id: u32) {
+        let key = C::Key::default();
+        let mut connect = std::pin::pin!(self.hub.connectors[0].connect(&key));
         let answer = connect.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         match answer {
             Poll::Ready(Ok(opened)) => self.hub.with(|state, now| state.opened(id, opened, now)),

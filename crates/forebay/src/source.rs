@@ -53,6 +53,12 @@ pub(crate) struct SourceState {
     pub(crate) floor: u32,
     pub(crate) generation: u64,
     pub(crate) throttle: Option<Throttle>,
+    /// It is throttled, or has a cap on use or a count budget: to be looked at
+    /// more closely before it is used.
+    pub(crate) restricted: bool,
+    /// Its idle connections are checked, or its leases recalled: a return is the
+    /// driver's business.
+    pub(crate) looked_after: bool,
     pub(crate) last_throttled: Option<Instant>,
     pub(crate) backoff: Backoff,
     pub(crate) lease_refused: bool,
@@ -79,6 +85,8 @@ impl SourceState {
             target: settings.target_ready(),
             floor: settings.min_idle(),
             low: settings.low_watermark() > 0,
+            restricted: settings.max_in_use.is_some() || settings.count.is_some(),
+            looked_after: settings.idle_check.is_some() || settings.count.is_some(),
             settings,
             stocks: Vec::new(),
             prefill: Vec::new(),
@@ -111,9 +119,21 @@ impl SourceState {
         self.opening + self.ready + self.in_use + self.closing + self.detached
     }
 
+    /// Benches it, or ends that.
+    pub(crate) fn set_throttle(&mut self, throttle: Option<Throttle>) {
+        let settings = &self.settings;
+        self.restricted =
+            throttle.is_some() || settings.max_in_use.is_some() || settings.count.is_some();
+        self.throttle = throttle;
+    }
+
     /// Whether one more connection may be handed out at `now`.
     #[inline]
     pub(crate) fn is_usable(&self, now: Instant) -> bool {
+        !self.restricted || self.may_be_used(now)
+    }
+
+    fn may_be_used(&self, now: Instant) -> bool {
         if let Some(throttle) = &self.throttle
             && self.in_use >= throttle.allowance(now, self.settings.in_use_cap())
         {
@@ -128,6 +148,10 @@ impl SourceState {
     /// Whether a connection that counts as in use may go to a user at `now`.
     #[inline]
     pub(crate) fn may_pass_on(&self, now: Instant) -> bool {
+        !self.restricted || self.may_be_passed_on(now)
+    }
+
+    fn may_be_passed_on(&self, now: Instant) -> bool {
         if let Some(throttle) = &self.throttle
             && self.in_use > throttle.allowance(now, self.settings.in_use_cap())
         {

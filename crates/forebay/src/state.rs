@@ -89,6 +89,8 @@ pub(crate) struct Entry<C: Connector> {
     pub(crate) key: u32,
     pub(crate) place: Place,
     pub(crate) ripeness: Ripeness,
+    /// Retired or killed while in use, and counted as such.
+    pub(crate) suspect: bool,
     pub(crate) retire_at: Instant,
     pub(crate) expires_at: Instant,
     pub(crate) born: Instant,
@@ -164,8 +166,8 @@ pub(crate) struct State<C: Connector> {
     pub(crate) rng: fastrand::Rng,
     /// What the rough clock may be behind.
     pub(crate) margin: Duration,
-    /// Connections killed in use that have not come back.
-    pub(crate) killed: u32,
+    /// Connections in use that have retired or were killed.
+    pub(crate) suspects: u32,
     observed: bool,
     turn: usize,
 }
@@ -216,7 +218,7 @@ impl<C: Connector> State<C> {
             armed_until: None,
             offer_check_at: None,
             margin: Duration::ZERO,
-            killed: 0,
+            suspects: 0,
             driverless: false,
             observed,
             turn: 0,
@@ -315,7 +317,7 @@ impl<C: Connector> State<C> {
         if source.ready == 0 {
             source.target = source.settings.target_ready();
         }
-        if source.wants(now, 0) {
+        if source.fresh + source.opening < source.target && source.wants(now, 0) {
             self.wake_driver = true;
         }
         Some(live)
@@ -334,7 +336,7 @@ impl<C: Connector> State<C> {
             let fresh = entry.ripeness == Ripeness::Fresh;
             let live = entry.live.take();
             entry.place = Place::InUse;
-            stock.remove(&mut self.conns, id);
+            stock.pop_front(&mut self.conns);
             source.ready -= 1;
             source.fresh -= u32::from(fresh);
             let live = live?;
@@ -394,12 +396,63 @@ impl<C: Connector> State<C> {
         Some(live)
     }
 
+    /// Puts a clean connection back into the stock without a look at the clock, if
+    /// nothing speaks against it; gives it back if it has to be judged.
+    ///
+    /// Its idle time is left as it was. That is looked at only once the stock has
+    /// had a surplus for `max_idle`, and while it has one every return is dated: so
+    /// what is undated then has been idle for longer.
+    #[inline]
+    pub(crate) fn put_undated(&mut self, live: Box<Live<C>>) -> Option<Box<Live<C>>> {
+        if self.queue.waiting() > 0 {
+            return Some(live);
+        }
+        let source = &mut self.sources[live.source as usize];
+        let entry = &mut self.conns[live.id as usize];
+        let judge = live.generation != source.generation
+            || source.fresh >= source.target.min(source.floor)
+            || source.restricted
+            || source.looked_after
+            || self.closed
+            || self.suspects > 0
+            || entry.ripeness != Ripeness::Fresh
+            || live.desk.is_some()
+            || self.keys.are_many();
+        if judge {
+            return Some(live);
+        }
+        let (id, key) = (live.id, live.key);
+        entry.place = Place::Ready;
+        entry.live = Some(live);
+        source.stocks[key as usize].push_front(&mut self.conns, id);
+        source.ready += 1;
+        source.fresh += 1;
+        source.in_use -= 1;
+        None
+    }
+
     /// Judges a connection that counts as in use and puts it where it belongs.
     #[inline]
     pub(crate) fn put(&mut self, mut live: Box<Live<C>>, verdict: Verdict, now: Instant) {
         if let Some(desk) = live.desk.take() {
             self.queue.free_desk(desk);
         }
+        let source = &self.sources[live.source as usize];
+        let sound = verdict == Verdict::Clean
+            && live.hand_out_before > now
+            && live.generation == source.generation
+            && !source.restricted
+            && !self.closed
+            && self.suspects == 0;
+        if sound {
+            return self.place(live, now);
+        }
+        self.put_doubtful(live, verdict, now);
+    }
+
+    /// As `put`, for one that may have to be discarded.
+    #[cold]
+    fn put_doubtful(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
         let reason = match verdict {
             _ if self.was_killed(live.id) => Some(Discard::Killed),
             Verdict::Discard(reason) => Some(reason),
@@ -425,9 +478,8 @@ impl<C: Connector> State<C> {
     }
 
     /// Whether a connection in use was killed.
-    #[inline]
     fn was_killed(&self, id: u32) -> bool {
-        self.killed > 0 && self.conns[id as usize].ripeness == Ripeness::Dead
+        self.suspects > 0 && self.conns[id as usize].ripeness == Ripeness::Dead
     }
 
     /// Gives a usable connection that counts as in use to the first waiter that
@@ -476,6 +528,9 @@ impl<C: Connector> State<C> {
             self.served(live.source as usize);
         }
         let Some(waiter) = self.queue.pop(spot) else { return self.stock_back(live, now) };
+        if self.queue.waiting() == 0 {
+            self.desks.set_crowded(false);
+        }
         live.uses += 1;
         live.timed = self.count_checkout();
         let delivery = Delivery { desk: waiter.desk, live, at: now };
@@ -524,6 +579,9 @@ impl<C: Connector> State<C> {
         source.stocks[key].push_front(&mut self.conns, id);
         source.ready += 1;
         source.fresh += u32::from(fresh);
+        if source.fresh <= source.floor.min(source.target) && !source.looked_after {
+            return;
+        }
         self.wake_driver |= source.recalled;
         if let Some(max_idle) = source.settings.max_idle
             && source.fresh > source.target.min(source.floor)
@@ -531,7 +589,9 @@ impl<C: Connector> State<C> {
             let at = source.trim_at.unwrap_or_else(|| {
                 let stocks = source.stocks.iter().filter(|stock| stock.len > 0);
                 let longest = stocks.map(|stock| self.conns[stock.tail as usize].since).min();
-                longest.unwrap_or(now) + max_idle
+                // in real time idle connections are dated only from here on
+                let since = if self.margin.is_zero() { longest } else { None };
+                since.unwrap_or(now) + max_idle
             });
             source.trim_at = Some(at);
             self.wake_driver_by(at);
@@ -548,7 +608,7 @@ impl<C: Connector> State<C> {
         let entry = &mut self.conns[id as usize];
         debug_assert_eq!(entry.place, Place::InUse);
         entry.place = Place::Closing;
-        self.killed -= u32::from(entry.ripeness == Ripeness::Dead);
+        self.suspects -= u32::from(std::mem::take(&mut entry.suspect));
         if let Some(at) = entry.agenda_at.take() {
             self.agenda.remove(&(at, id));
         }
@@ -606,6 +666,7 @@ impl<C: Connector> State<C> {
             self.queue.free_desk(desk);
         }
         let entry = &mut self.conns[id as usize];
+        self.suspects -= u32::from(std::mem::take(&mut entry.suspect));
         entry.place = Place::Detached;
         let source = &mut self.sources[entry.source as usize];
         source.in_use -= 1;
@@ -623,6 +684,7 @@ impl<C: Connector> State<C> {
         let id = self.conns.insert(Entry {
             place: Place::Opening(Step::Credentials),
             ripeness: Ripeness::Fresh,
+            suspect: false,
             source: index as u32,
             key,
             link: Link::default(),
@@ -780,7 +842,8 @@ impl<C: Connector> State<C> {
         let ramp = self.settings.throttle_ramp;
         let source = &mut self.sources[index];
         let current = source.throttle.take();
-        source.throttle = Some(Throttle::merge(current, now, retry_after, ramp, &mut self.rng));
+        let merged = Throttle::merge(current, now, retry_after, ramp, &mut self.rng);
+        source.set_throttle(Some(merged));
         source.last_throttled = Some(now);
         source.tallies.throttles += 1;
         let name = source.name.clone();

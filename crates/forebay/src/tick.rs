@@ -60,6 +60,9 @@ impl<C: Connector> State<C> {
                 }
                 Ripeness::Ripe => {
                     entry.ripeness = Ripeness::Retired;
+                    let in_use = entry.place == Place::InUse;
+                    self.suspects += u32::from(in_use && !entry.suspect);
+                    entry.suspect |= in_use;
                     source.settings.hard_life.map(|life| entry.born + life)
                 }
                 Ripeness::Retired | Ripeness::Dead => {
@@ -67,7 +70,7 @@ impl<C: Connector> State<C> {
                         && let Some(killer) = entry.killer.clone()
                     {
                         entry.ripeness = Ripeness::Dead;
-                        self.killed += 1;
+                        self.suspects += u32::from(!std::mem::replace(&mut entry.suspect, true));
                         self.outbox.kills.push(killer);
                         source.tallies.kills += 1;
                     }
@@ -175,7 +178,7 @@ impl<C: Connector> State<C> {
             source.hold_until = None;
         }
         if source.throttle.as_ref().is_some_and(|throttle| throttle.is_over(now)) {
-            source.throttle = None;
+            source.set_throttle(None);
         }
         let standing = source.standing(now);
         // what others give back in the meantime need not come from here
@@ -201,7 +204,7 @@ impl<C: Connector> State<C> {
         for entry in in_use {
             if let Some(killer) = entry.killer.clone() {
                 entry.ripeness = Ripeness::Dead;
-                self.killed += 1;
+                self.suspects += u32::from(!std::mem::replace(&mut entry.suspect, true));
                 self.sources[index].tallies.kills += 1;
                 self.outbox.kills.push(killer);
             }

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{Act, Yard, ms, pass, secs, settle};
+use common::{Yard, ms, pass, secs, settle};
 use forebay::{
     Builder, Checkout, Discard, GetError, GetOptions, Guard, LocalCount, Pool, Priority,
 };
@@ -282,22 +282,24 @@ async fn under_a_cap_on_use_the_older_waiter_of_another_key_goes_first() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_cap_the_slot_goes_to_the_key_of_the_oldest_waiter() {
-    let yard = Yard::new();
-    yard.then([Act::Succeed; 3]);
-    let pool = on_demand(&yard, 1).build().expect("valid");
-    let held = pool.get_with(of(1)).await.expect("one");
-    // keys 2 and 3 are known in this order, and waited for in the other
-    drop(queued(&pool, 2));
-    let mut first = queued(&pool, 3);
-    let mut second = queued(&pool, 2);
-    drop(held);
-    settle().await;
-    assert!(poll(&mut second).is_pending());
-    let Poll::Ready(Ok(served)) = poll(&mut first) else { panic!("it came first") };
-    drop(served);
-    settle().await;
-    assert!(poll(&mut second).is_ready());
-    assert_eq!(pool.audit(), []);
+    // of a connection that comes back, and of one that lies idle
+    for idle in [false, true] {
+        let pool = on_demand(&Yard::new(), 1).build().expect("valid");
+        let mut held = Some(pool.get_with(of(1)).await.expect("one"));
+        held.take_if(|_| idle);
+        // keys 2 and 3 are known in this order, and waited for in the other
+        drop(queued(&pool, 2));
+        let mut first = queued(&pool, 3);
+        let mut second = queued(&pool, 2);
+        drop(held);
+        settle().await;
+        assert!(poll(&mut second).is_pending());
+        let Poll::Ready(Ok(served)) = poll(&mut first) else { panic!("it came first") };
+        drop(served);
+        settle().await;
+        assert!(poll(&mut second).is_ready());
+        assert_eq!(pool.audit(), []);
+    }
 }
 
 #[tokio::test(start_paused = true)]

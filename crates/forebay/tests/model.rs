@@ -23,8 +23,8 @@ use forebay::{
 use shuttle::future::block_on;
 use shuttle::thread;
 
-const RANDOM: usize = 2000;
-const PCT: usize = 2000;
+const RANDOM: usize = 10_000;
+const PCT: usize = 10_000;
 /// How many changes of priority a probabilistic schedule makes.
 const DEPTH: usize = 3;
 

@@ -160,8 +160,8 @@ async fn a_full_queue_refuses_at_once_and_says_so() {
 async fn health_checks_have_a_lane_of_eight_beside_the_queue() {
     let pool = builder(&Yard::new()).max_waiters(1).build().expect("valid");
     let held = pool.get().await.expect("one");
-    let mut ordinary = queued(&pool, Priority::High);
     let mut lane: Vec<_> = (0..8).map(|_| queued(&pool, Priority::Health)).collect();
+    let mut ordinary = queued(&pool, Priority::High);
     let ninth = GetOptions::new().priority(Priority::Health);
     let error = pool.get_with(ninth).await.expect_err("the lane is full");
     assert!(matches!(error, GetError::QueueFull { waiting: 9, in_use: 1 }), "{error}");
@@ -420,7 +420,7 @@ async fn a_waiter_that_may_not_use_the_source_is_passed_over_and_served_first_by
     let b = hold("a").await.expect("b");
     let mut only_b = hold("a");
     assert!(poll(&mut only_b).is_pending());
-    let mut second = queued(&pool, Priority::High);
+    let mut second = queued(&pool, Priority::Normal);
     let mut third = queued(&pool, Priority::Normal);
     drop(a);
     assert!(poll(&mut only_b).is_pending());

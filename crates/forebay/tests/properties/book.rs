@@ -110,8 +110,9 @@ impl SiteBook {
         self.seated + self.leaving.len() as u32
     }
 
-    pub fn was_throttled(&self) -> bool {
-        self.throttled_until.is_some()
+    /// Throttled, or on the ramp back from it.
+    pub fn is_held_back(&self, now: Instant, ramp: Duration) -> bool {
+        self.throttled_until.is_some_and(|until| until + ramp * 5 / 4 + GRAIN > now)
     }
 
     pub fn is_throttled(&self, now: Instant) -> bool {

@@ -256,17 +256,15 @@ impl Director {
         let named = stats.sources.iter().zip(&self.world.sites[waiter.want.pool]);
         let idle = named.filter(|(source, (_, site))| {
             let book = &sites[*site];
-            // while it comes back from a throttle, or is at its cap on use, what lies
-            // ready anywhere is a reason to wait
-            let held_back =
-                stats.ready() > 0 && (book.max_in_use < book.max_open || book.was_throttled());
+            // at its cap on use, what lies ready anywhere is a reason to wait
+            let capped = stats.ready() > 0 && book.max_in_use < book.max_open;
             book.steady
                 && !waiter.want.excluded.contains(site)
                 && source.open() < book.max_open
                 && source.in_use < book.max_in_use
                 && !source.lease_refused
-                && source.throttled_for.is_none()
-                && !held_back
+                && !book.is_held_back(now, self.world.plan.throttle_ramp)
+                && !capped
         });
         idle.map(|(source, _)| source.name.to_string()).next()
     }
