@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::keys::DEFAULT_KEY;
-use crate::queue::{Group, Spot};
+use crate::queue::{Group, Rank, Spot};
 use crate::reason::Discard;
 use crate::source::Fitness;
 use crate::state::{Place, State};
@@ -107,7 +107,7 @@ impl<C: Connector> State<C> {
     }
 
     /// When the first waiter of a key has its turn.
-    fn turn_of(&self, key: u32, index: usize) -> Option<(Instant, u64)> {
+    fn turn_of(&self, key: u32, index: usize) -> Option<Rank> {
         self.queue.first_for(key, index).map(|id| self.queue.rank(id))
     }
 

@@ -5,7 +5,7 @@
 //!
 //! Order: every class starts `priority_age` behind the next higher one, so a
 //! waiter's rank is fixed when it arrives and lower classes still age past
-//! higher ones. A ticket is kept until the checkout ends: a waiter that did not
+//! higher ones; health checks go before all. A ticket is kept until the checkout ends: a waiter that did not
 //! claim what it was handed, or found it dead, gets its old place back.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -86,6 +86,10 @@ impl Group {
         self.excluded & (1 << source) == 0
     }
 }
+
+/// When a waiter has its turn: the smaller goes first. Health checks do not age
+/// and are not overtaken.
+pub(crate) type Rank = (bool, Instant, u64);
 
 /// The head of one class of one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,10 +258,14 @@ impl Queue {
     }
 
     /// The order of the head of a class among all heads.
-    pub(crate) fn rank(&self, spot: Spot) -> (Instant, u64) {
+    pub(crate) fn rank(&self, spot: Spot) -> Rank {
         let head = self.head(spot);
-        let priority = Priority::ALL[usize::from(spot.class)];
-        (head.arrived + self.priority_age * priority as u32, head.seq)
+        self.rank_of(usize::from(spot.class), head.arrived, head.seq)
+    }
+
+    fn rank_of(&self, class: usize, arrived: Instant, seq: u64) -> Rank {
+        let priority = Priority::ALL[class];
+        (priority != Priority::Health, arrived + self.priority_age * priority as u32, seq)
     }
 
     /// The waiter at a spot. Spots are found for heads that exist.
@@ -359,11 +367,11 @@ impl Queue {
 
     /// How many waiters come before one that has a place or had one.
     pub(crate) fn ahead_of(&self, class: usize, arrived: Instant, seq: u64) -> u32 {
-        let age = |class: usize| self.priority_age * Priority::ALL[class] as u32;
-        let rank = (arrived + age(class), seq);
+        let rank = self.rank_of(class, arrived, seq);
         let lines = self.groups().flat_map(|group| group.classes.iter().enumerate());
         let before = lines.flat_map(|(class, line)| {
-            line.iter().filter(move |waiter| (waiter.arrived + age(class), waiter.seq) < rank)
+            let ranks = line.iter().map(move |w| self.rank_of(class, w.arrived, w.seq));
+            ranks.filter(|other| *other < rank)
         });
         before.count() as u32
     }

@@ -718,14 +718,15 @@ impl<C: Connector> State<C> {
         if self.closed || self.sources[index].standing(now) != Standing::Good {
             return false;
         }
-        if step != Step::Connect {
-            return true;
-        }
         let source = &self.sources[index];
         let figures = source.figures(self.demand(now)[index]);
-        // those behind it, which still wait for a permit, are the ones to give up:
-        // its own permit would be lost
-        figures.fresh + source.steps[Step::Connect as usize] <= figures.target + figures.waiters
+        let coming = match step {
+            Step::Credentials | Step::Rate => figures.opening,
+            // those behind it, which still wait for a permit, are the ones to give up:
+            // its own permit would be lost
+            Step::Connect => source.steps[Step::Connect as usize],
+        };
+        figures.fresh + coming <= figures.target + figures.waiters
     }
 
     /// A connection has been opened; its life is drawn here, once.

@@ -20,6 +20,8 @@ mod director;
 #[path = "properties/plan.rs"]
 mod plan;
 
+use std::collections::BTreeMap;
+
 use book::{Book, Note};
 use forebay::{Event, Observer};
 
@@ -69,11 +71,14 @@ fn every_promise_holds_in_random_worlds() {
         run(seed);
         return;
     }
-    let mut notes = 0;
-    for seed in 0..number("FOREBAY_SEEDS").unwrap_or(SEEDS) {
-        notes += run(seed).len();
+    let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+    let seeds = number("FOREBAY_SEEDS").unwrap_or(SEEDS);
+    for seed in 0..seeds {
+        for note in run(seed) {
+            *seen.entry(note.what).or_default() += 1;
+        }
     }
-    println!("{notes} things happened");
+    println!("{seeds} worlds: {seen:#?}");
 }
 
 #[test]

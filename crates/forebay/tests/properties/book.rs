@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use forebay::{BoxFuture, LocalCount, PERMIT_GOOD_FOR, Rate, TimeSource};
+use forebay::{BoxFuture, LocalCount, PERMIT_GOOD_FOR, Priority, Rate, TimeSource};
 use tokio::time::Instant;
 
 use crate::backend::{Act, Conn, Faults};
@@ -125,8 +125,9 @@ impl SiteBook {
 pub struct Waiting {
     pub client: u32,
     pub want: Want,
-    /// Its place in the queue: the instant with its class's handicap, then the order of arrival.
-    pub rank: (Instant, u64),
+    /// Its place in the queue: health checks first, then the instant with the
+    /// class's handicap, then the order of arrival.
+    pub rank: (bool, Instant, u64),
     pub arrived: Instant,
     /// It is polled whenever it is woken.
     pub prompt: bool,
@@ -265,7 +266,7 @@ impl Book {
         pages.note("ask", u64::from(client), want.pool as u64);
         let handicap = pages.priority_age * want.priority as u32;
         let arrived = Instant::now();
-        let rank = (arrived + handicap, pages.arrivals);
+        let rank = (want.priority != Priority::Health, arrived + handicap, pages.arrivals);
         Waiting { client, want: want.clone(), rank, arrived, prompt }
     }
 

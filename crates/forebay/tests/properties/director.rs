@@ -402,7 +402,7 @@ fn position(stats: &Stats, source: &SourceStats) -> usize {
 /// Whether `other`, which was served at `at`, had a worse place than one who still
 /// waits for the same. Who came at that very instant may have come too late.
 fn is_passed(waiter: &Waiting, other: &Waiting, at: Instant) -> bool {
-    let was_there = waiter.arrived < at || waiter.rank.1 < other.rank.1;
+    let was_there = waiter.arrived < at || waiter.rank.2 < other.rank.2;
     was_there
         && other.prompt
         && other.want.pool == waiter.want.pool
