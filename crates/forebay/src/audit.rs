@@ -5,7 +5,8 @@ use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::desk::Hand;
 use crate::invariant::{Invariant, check};
-use crate::state::{Place, Ripeness, State};
+use crate::live::{Place, Ripeness};
+use crate::state::State;
 
 impl<C: Connector> State<C> {
     /// The promises that do not hold at `now`.

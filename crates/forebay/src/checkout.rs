@@ -16,10 +16,11 @@ use crate::error::GetError;
 use crate::guard::{Guard, GuardRef};
 use crate::hub::Hub;
 use crate::keys::DEFAULT_KEY;
+use crate::live::{Live, TIMED, Verdict};
 use crate::observer::Event;
 use crate::queue::{Priority, Ticket};
 use crate::reason::Discard;
-use crate::state::{Live, State, TIMED, Verdict};
+use crate::state::State;
 
 /// How a connection is to be checked out.
 ///

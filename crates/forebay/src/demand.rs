@@ -7,10 +7,11 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::keys::DEFAULT_KEY;
+use crate::live::Place;
 use crate::queue::{Group, Rank, Spot};
 use crate::reason::Discard;
 use crate::source::Fitness;
-use crate::state::{Place, State};
+use crate::state::State;
 
 /// A waiter of another key that has waited this long takes the slot of a
 /// connection that comes back, even if younger waiters could use it as it is.

@@ -10,7 +10,7 @@ use std::task::Waker;
 use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::error::GetError;
-use crate::state::Live;
+use crate::live::Live;
 use crate::sync::Mutex;
 
 /// Desks in the first block; each further block is twice as large.

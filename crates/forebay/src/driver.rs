@@ -9,9 +9,9 @@ use std::sync::Arc;
 use crate::clock::Instant;
 use crate::connector::{Connector, Failure, LetGo};
 use crate::hub::Hub;
+use crate::live::{Live, Place, Verdict};
 use crate::reason::{Discard, OpenFailure};
 use crate::source::Step;
-use crate::state::{Live, Place, Verdict};
 
 /// Runs until the pool is closed and every connection is gone.
 pub(crate) fn drive<C: Connector>(hub: Arc<Hub<C>>) -> impl Future<Output = ()> + Send {

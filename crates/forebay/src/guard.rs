@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::connector::{Connector, Returned};
 use crate::hub::Hub;
+use crate::live::{Live, Verdict};
 use crate::reason::Discard;
-use crate::state::{Live, State, Verdict};
+use crate::state::State;
 
 /// A connection checked out of a pool. Derefs to the connection; dropping it
 /// gives it back.

@@ -11,9 +11,10 @@ use crate::clock::{Clock, Instant, RoughClock};
 use crate::connector::Connector;
 use crate::desk::{Desks, Hand};
 use crate::error::GetError;
+use crate::live::{Delivery, Live, Place, Verdict};
 use crate::observer::{Event, Observer};
 use crate::reason::Discard;
-use crate::state::{Delivery, Live, Place, State, Verdict};
+use crate::state::State;
 use crate::stats::Waits;
 use crate::sync::{Mutex, MutexGuard};
 

@@ -57,14 +57,17 @@ mod hub;
 mod invariant;
 mod keys;
 mod list;
+mod live;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod model;
 mod need;
 mod observer;
+mod opening;
 mod pool;
 mod queue;
 mod reason;
+mod returns;
 mod select;
 mod settings;
 mod source;

@@ -11,9 +11,9 @@ use crate::connector::Connector;
 use crate::error::BuildError;
 use crate::hub::Hub;
 use crate::keys::DEFAULT_KEY;
+use crate::live::Verdict;
 use crate::pool::Pool;
 use crate::source::Step;
-use crate::state::Verdict;
 
 /// What the driver of a pool would do, in the hands of a test.
 pub struct Hand<C: Connector> {

@@ -9,9 +9,10 @@ use crate::connector::Connector;
 use crate::desk::Hand;
 use crate::error::{GetError, Phase, Timeout};
 use crate::invariant::{Invariant, check};
+use crate::live::{Place, Ripeness, Verdict};
 use crate::observer::Event;
 use crate::reason::{Discard, OpenFailure};
-use crate::state::{Place, Ripeness, State, Verdict};
+use crate::state::State;
 
 impl<C: Connector> State<C> {
     /// Brings everything up to `now` and sets when to be woken next.

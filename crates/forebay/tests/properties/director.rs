@@ -110,13 +110,13 @@ impl Director {
                     self.clients.spawn(client.live_with(guard));
                 }
             }
-            73 => {
+            73 if self.rng.bool() => {
                 for (_, site) in &self.world.sites[pool] {
                     self.world.book.invalidated(*site);
                 }
                 self.world.pools[pool].invalidate();
             }
-            74 | 75 => {
+            74 if self.rng.bool() => {
                 let (name, site) = &self.world.sites[pool][0];
                 self.world.book.invalidated(*site);
                 self.world.pools[pool].source(name).expect("named").invalidate();

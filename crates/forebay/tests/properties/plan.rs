@@ -185,7 +185,7 @@ fn settings(rng: &mut fastrand::Rng) -> Settings {
         lifetime_jitter,
         guard_window,
         lead,
-        hard_life: one_in(rng, 3).then(|| ms(rng, longest + 1, longest + 1000)),
+        hard_life: one_in(rng, 2).then(|| ms(rng, longest + 1, longest + 300)),
         max_idle: [Some(Duration::ZERO), Some(ms(rng, 20, 1000)), None][rng.usize(..3)],
         idle_check: one_in(rng, 3).then(|| ms(rng, 20, 500)),
         connect_timeout: ms(rng, 3, 150),
