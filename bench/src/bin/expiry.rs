@@ -111,7 +111,9 @@ async fn main() -> Result<()> {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let hours = if quick { 2 } else { 24 };
     let span = Duration::from_secs(hours * 3600);
-    println!("{TARGET} connections, lives of 11 min ± 1 min, guard 45 s, {hours} h of virtual time");
+    println!(
+        "{TARGET} connections, lives of 11 min ± 1 min, guard 45 s, {hours} h of virtual time"
+    );
     let ahead = live("ahead", TARGET / 10, span).await?;
     let in_place = live("in place", 0, span).await?;
     println!(

@@ -51,7 +51,9 @@ async fn fill(burst: u32) -> Result<f64> {
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 async fn main() -> Result<()> {
-    println!("filling {TARGET} connections at {PER_SECOND}/s, handshake {HANDSHAKE:?}, virtual time");
+    println!(
+        "filling {TARGET} connections at {PER_SECOND}/s, handshake {HANDSHAKE:?}, virtual time"
+    );
     let (one, thousand) = (fill(1).await?, fill(1000).await?);
     println!("{}", serde_json::json!({ "ratio_burst_1": one, "ratio_burst_1000": thousand }));
     Ok(())

@@ -59,7 +59,7 @@ reasons! {
         Evicted = "evicted",
         /// The pool was drained or dropped.
         Drained = "drained",
-        /// In use beyond its hard life, or past the end of a fence: killed.
+        /// Killed in use: beyond its hard life, past the end of a fence, or when a drain's time was up.
         Killed = "killed",
         /// The count budget asked for its lease back.
         LeaseRecalled = "lease_recalled",

@@ -102,9 +102,8 @@ impl Scene {
     /// What happens between two polls.
     async fn go_on(&mut self) {
         if let Some(mut held) = self.held.take() {
-            match self.situation {
-                Situation::Reset => held.state = Returned::NeedsReset,
-                _ => {}
+            if self.situation == Situation::Reset {
+                held.state = Returned::NeedsReset;
             }
             let killed = held.killed.clone();
             drop(held);

@@ -138,7 +138,7 @@ impl Plan {
                     handshake: settings.connect_timeout / 3,
                     close_grace: settings.close_grace,
                     connect_timeout: settings.connect_timeout,
-                    kills: settings.hard_life.is_some() || site % 2 == 0,
+                    kills: settings.hard_life.is_some() || site.is_multiple_of(2),
                 };
                 let name = format!("source-{site}");
                 specs.push(SourceSpec::new(&name, connector).settings(settings));
