@@ -5,13 +5,18 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::budget::BudgetError;
 use crate::clock::Instant;
 use crate::connector::{Connector, Failure, LetGo};
 use crate::hub::Hub;
 use crate::live::{Live, Place, Verdict};
 use crate::reason::{Discard, OpenFailure};
 use crate::source::Step;
+
+/// How long a rate budget may take to answer a reservation.
+const RESERVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs until the pool is closed and every connection is gone.
 pub(crate) fn drive<C: Connector>(hub: Arc<Hub<C>>) -> impl Future<Output = ()> + Send {
@@ -179,7 +184,7 @@ impl<C: Connector> crate::state::State<C> {
 /// How an open failed.
 struct Failed {
     reason: OpenFailure,
-    retry_after: Option<std::time::Duration>,
+    retry_after: Option<Duration>,
     error: String,
     /// Something of it may be left at the backend.
     maybe_left: bool,
@@ -275,12 +280,18 @@ async fn permit<C: Connector>(slot: &Slot<C>, key: &C::Key) -> Result<bool, Fail
             return Ok(false);
         }
         loop {
-            let permit = rate.reserve(hub.clock.now()).await.map_err(|error| Failed {
-                reason: OpenFailure::Rate,
-                retry_after: None,
-                error: describe(&error),
-                maybe_left: false,
-            })?;
+            let now = hub.clock.now();
+            let reserved = hub.clock.until(now + RESERVE_LIMIT, rate.reserve(now)).await;
+            let permit = reserved
+                .unwrap_or_else(|| {
+                    Err(BudgetError::new(format!("no answer within {RESERVE_LIMIT:?}")))
+                })
+                .map_err(|error| Failed {
+                    reason: OpenFailure::Rate,
+                    retry_after: None,
+                    error: describe(&error),
+                    maybe_left: false,
+                })?;
             hub.clock.sleep_until(permit.go_at).await;
             if hub.clock.now() <= permit.good_until {
                 break;

@@ -378,3 +378,22 @@ async fn the_keeper_is_told_when_the_backend_says_too_many() {
     assert_eq!(fence.refusals.load(Ordering::SeqCst), 1);
     assert_eq!((fence.held.load(Ordering::SeqCst), pool.audit()), (1, vec![]));
 }
+
+/// A keeper that never answers.
+struct Silent;
+
+impl RateBudget for Silent {
+    fn reserve(&self, _now: Instant) -> BoxFuture<'_, Result<Permit, BudgetError>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_never_answers_is_a_failure_and_no_lost_slot() {
+    let builder = Pool::builder(Yard::new()).max_open(1).stagger(None).timeout(secs(40));
+    let pool = builder.rate(Arc::new(Silent)).build().expect("valid");
+    let error = pool.get().await.expect_err("no permit");
+    assert!(error.to_string().ends_with("last open failed: no answer within 30s"), "{error}");
+    assert_eq!(pool.stats().sources[0].failed(forebay::OpenFailure::Rate), 1);
+    assert_eq!(pool.audit(), []);
+}

@@ -431,6 +431,17 @@ async fn replaced_in_place_and_evicted_pass_their_lease_on_once_the_backend_has_
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_wanted_back_is_not_passed_on_to_a_replacement() {
+    let bed = Bed::new(Some(ms(500)), |b| b.max_open(1).target_ready(1));
+    pass(LIFE - GUARD - secs(5)).await;
+    assert_eq!((bed.discards(), bed.closing()), (vec![(Discard::ReplacedInPlace, 1)], (1, 0, 1)));
+    bed.count.set_limit(0);
+    pass(secs(10)).await;
+    assert_eq!((bed.yard.connects(), bed.closing()), (1, (0, 0, 0)), "nothing is opened for it");
+    assert_eq!(bed.discards(), [(Discard::ReplacedInPlace, 1)]);
+}
+
 /// A yard whose closes panic.
 struct Shaky(Yard);
 

@@ -5,22 +5,16 @@
 
 mod common;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use common::{Act, Yard, ms, pass, secs, settle};
+use common::{Act, Yard, ms, pass, poll, secs, settle};
 use forebay::{
     Builder, Checkout, Discard, Drained, GetError, GetOptions, Guard, LocalCount, Pool, SourceSpec,
 };
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
-
-fn poll(checkout: &mut Checkout<'_, Yard>) -> Poll<Result<Guard<Yard>, GetError>> {
-    Pin::new(checkout).poll(&mut Context::from_waker(Waker::noop()))
-}
 
 fn builder(yard: &Yard, max_open: u32) -> Builder<Yard> {
     Pool::builder(yard.clone()).max_open(max_open).stagger(None).seed(2)

@@ -5,20 +5,14 @@
 
 mod common;
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use common::{Yard, ms, pass, secs, settle};
+use common::{Yard, ms, pass, poll, secs, settle};
 use forebay::{
     Builder, Checkout, Discard, GetError, GetOptions, Guard, LocalCount, Pool, Priority,
 };
 use tokio::time::Instant;
-
-fn poll(checkout: &mut Checkout<'_, Yard>) -> Poll<Result<Guard<Yard>, GetError>> {
-    Pin::new(checkout).poll(&mut Context::from_waker(Waker::noop()))
-}
 
 fn of(key: u32) -> GetOptions<u32> {
     GetOptions::new().key(key)

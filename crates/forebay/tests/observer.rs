@@ -5,22 +5,16 @@
 
 mod common;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use common::{Act, Yard, ms, pass, secs, settle};
+use common::{Act, Yard, ms, pass, poll, secs, settle};
 use forebay::{
-    BackoffSettings, Builder, Checkout, Discard, Event, GetError, GetOptions, Guard, Observer,
-    OpenFailure, Pool, Stats,
+    BackoffSettings, Builder, Discard, Event, GetError, GetOptions, Observer, OpenFailure, Pool,
+    Stats,
 };
-
-fn poll(checkout: &mut Checkout<'_, Yard>) -> Poll<Result<Guard<Yard>, GetError>> {
-    Pin::new(checkout).poll(&mut Context::from_waker(Waker::noop()))
-}
 
 /// Keeps what it was told, in words.
 #[derive(Clone, Default)]

@@ -8,29 +8,15 @@ mod common;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use common::{Act, Yard, ms, pass, secs, settle};
+use common::{Act, Yard, claim, ms, pass, poll, secs, settle};
 use forebay::{
-    Builder, Checkout, CountBudget, Discard, GetError, GetOptions, Guard, LocalCount, LocalRate,
-    Pool, Priority, Rate, RateBudget, Settings, SourceSpec,
+    Builder, Checkout, CountBudget, Discard, GetError, GetOptions, LocalCount, LocalRate, Pool,
+    Priority, Rate, RateBudget, Settings, SourceSpec,
 };
 use tokio::time::Instant;
-
-/// Polls a checkout once, with a waker that does nothing.
-fn poll(checkout: &mut Checkout<'_, Yard>) -> Poll<Result<Guard<Yard>, GetError>> {
-    Pin::new(checkout).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// Polls a checkout that must have been handed a connection.
-#[track_caller]
-fn claim(checkout: &mut Checkout<'_, Yard>) -> Guard<Yard> {
-    match poll(checkout) {
-        Poll::Ready(result) => result.expect("handed a connection"),
-        Poll::Pending => panic!("still waiting"),
-    }
-}
 
 fn builder(yard: &Yard) -> Builder<Yard> {
     Pool::builder(yard.clone()).max_open(1).stagger(None).timeout(secs(60)).seed(1)

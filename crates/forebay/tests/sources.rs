@@ -6,22 +6,14 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{Act, Yard, ms, pass, secs, settle};
+use common::{Act, Yard, ms, pass, poll, secs, settle};
 use forebay::{
-    Checkout, GetError, GetOptions, Guard, LocalCount, OpenFailure, Pool, Settings, SourceSpec,
-    Strategy,
+    Checkout, GetError, GetOptions, LocalCount, OpenFailure, Pool, Settings, SourceSpec, Strategy,
 };
 use tokio::time::Instant;
-
-fn poll(checkout: &mut Checkout<'_, Yard>) -> Poll<Result<Guard<Yard>, GetError>> {
-    Pin::new(checkout).poll(&mut Context::from_waker(Waker::noop()))
-}
 
 fn queued(pool: &Pool<Yard>) -> Checkout<'_, Yard> {
     let mut checkout = pool.get();

@@ -5,32 +5,16 @@
 
 mod common;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{Yard, ms, pass, secs, settle};
+use common::{Yard, claim, ms, pass, poll, secs, settle};
 use forebay::{
-    BoxFuture, Builder, Checkout, Clock, GetError, GetOptions, Guard, Pool, Settings, SourceSpec,
+    BoxFuture, Builder, Checkout, Clock, GetError, GetOptions, Pool, Settings, SourceSpec,
     TimeSource,
 };
 use tokio::time::Instant;
-
-/// Polls a checkout once, with a waker that does nothing.
-fn poll(checkout: &mut Checkout<'_, Yard>) -> Poll<Result<Guard<Yard>, GetError>> {
-    Pin::new(checkout).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-#[track_caller]
-fn claim(checkout: &mut Checkout<'_, Yard>) -> Guard<Yard> {
-    match poll(checkout) {
-        Poll::Ready(result) => result.expect("handed a connection"),
-        Poll::Pending => panic!("still waiting"),
-    }
-}
 
 fn queued(pool: &Pool<Yard>) -> Checkout<'_, Yard> {
     let mut checkout = pool.get();

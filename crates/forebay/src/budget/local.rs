@@ -38,7 +38,9 @@ impl RateBudget for LocalRate {
     }
 }
 
-/// A count budget for the pools of one process.
+/// A count budget for the pools of one process. Leases go to whoever asks first:
+/// give pools that share one targets that together stay below the limit, or one of
+/// them may hold it all in stock.
 ///
 /// ```
 /// use forebay::LocalCount;

@@ -3,11 +3,14 @@
 #![allow(dead_code, unreachable_pub, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use forebay::{Connector, Failure, Killer, LetGo, Opened, Returned};
+use forebay::{Checkout, Connector, Failure, GetError, Guard, Killer, LetGo, Opened, Returned};
 use tokio::time::Instant;
 
 /// What the next connects do; an empty script means success.
@@ -231,6 +234,20 @@ impl Connector for Yard {
             Act::TooMany => Failure::TooMany,
             _ => Failure::Unknown,
         }
+    }
+}
+
+/// Polls a checkout once; nobody is woken by it.
+pub fn poll(checkout: &mut Checkout<'_, Yard>) -> Poll<Result<Guard<Yard>, GetError>> {
+    Pin::new(checkout).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Polls a checkout that must have been handed a connection.
+#[track_caller]
+pub fn claim(checkout: &mut Checkout<'_, Yard>) -> Guard<Yard> {
+    match poll(checkout) {
+        Poll::Ready(result) => result.expect("handed a connection"),
+        Poll::Pending => panic!("still waiting"),
     }
 }
 
