@@ -112,11 +112,12 @@ pub struct Stats {
     pub wakeups: u64,
     /// Promises broken; anything but 0 is a bug in the engine.
     pub breaches: u64,
-    /// How long checkouts waited.
+    /// How long checkouts waited. In real time one wait in sixteen is timed and
+    /// stands for sixteen; the longest is that of all, to within a few milliseconds.
     pub wait: Histogram,
     /// How long opens took.
     pub create: Histogram,
-    /// How long connections were in use.
+    /// How long connections were in use, timed like waits.
     pub r#use: Histogram,
     /// Each source, in the order given to the builder.
     pub sources: Vec<SourceStats>,
