@@ -18,7 +18,9 @@ pub(crate) const TIMED: u64 = 16;
 
 /// A connection as it travels between the stock and its users: boxed once, so
 /// that handing it on moves a pointer. What a return looks at is copied here, so
-/// that a connection can go from hand to hand without its [`Entry`].
+/// that a connection can go from hand to hand without its [`Entry`]. Aligned, so
+/// that neighbours in use on different cores share no cache line.
+#[repr(align(64))]
 pub(crate) struct Live<C: Connector> {
     pub(crate) conn: C::Conn,
     pub(crate) id: u32,

@@ -31,7 +31,10 @@ use crate::throttle::Throttle;
 /// In the order of use: what a return and a hand-off change lies together at
 /// the start, because each cache line that changes hands costs more than the
 /// work done with it.
-#[repr(C)]
+///
+/// Aligned, so that it shares no line with its lock: whoever spins on that would
+/// take the line away from the holder with every look.
+#[repr(C, align(128))]
 pub(crate) struct State<C: Connector> {
     /// Connections handed out.
     pub(crate) checkouts: u64,
