@@ -7,6 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::budget::BudgetError;
 use crate::clock::Instant;
 use crate::connector::{Connector, Failure, LetGo};
@@ -64,16 +66,24 @@ fn turn<C: Connector>(hub: &Arc<Hub<C>>) -> Option<Option<Instant>> {
         killer.kill();
     }
     for id in opens {
-        tokio::spawn(open(Slot::new(hub, id)));
+        let slot = Slot::new(hub, id);
+        let span = tracing::debug_span!("open", source = %slot.name(), connection = id);
+        tokio::spawn(open(slot).instrument(span));
     }
     for live in closes {
-        tokio::spawn(close(Slot::new(hub, live.id), live));
+        let slot = Slot::new(hub, live.id);
+        let span = tracing::debug_span!("close", source = %slot.name(), connection = live.id);
+        tokio::spawn(close(slot, live).instrument(span));
     }
     for live in resets {
-        tokio::spawn(refresh(Slot::new(hub, live.id), live, OpenFailure::Reset));
+        let slot = Slot::new(hub, live.id);
+        let span = tracing::debug_span!("reset", source = %slot.name(), connection = live.id);
+        tokio::spawn(refresh(slot, live, OpenFailure::Reset).instrument(span));
     }
     for live in checks {
-        tokio::spawn(refresh(Slot::checking(hub, live.id), live, OpenFailure::Check));
+        let slot = Slot::checking(hub, live.id);
+        let span = tracing::debug_span!("check", source = %slot.name(), connection = live.id);
+        tokio::spawn(refresh(slot, live, OpenFailure::Check).instrument(span));
     }
     (!ended).then_some(next)
 }
@@ -107,6 +117,10 @@ impl<C: Connector> Slot<C> {
         let mut slot = Self::new(hub, id);
         slot.checks = true;
         slot
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.hub.state.lock().sources[self.source].name.clone()
     }
 
     fn settings<R>(&self, read: impl FnOnce(&crate::settings::Settings) -> R) -> R {
