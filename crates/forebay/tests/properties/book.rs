@@ -129,6 +129,8 @@ pub struct Waiting {
     /// class's handicap, then the order of arrival.
     pub rank: (bool, Instant, u64),
     pub arrived: Instant,
+    /// It was asleep until `arrived` and has its old place.
+    pub back: bool,
     /// It is polled whenever it is woken.
     pub prompt: bool,
 }
@@ -267,7 +269,16 @@ impl Book {
         let handicap = pages.priority_age * want.priority as u32;
         let arrived = Instant::now();
         let rank = (want.priority != Priority::Health, arrived + handicap, pages.arrivals);
-        Waiting { client, want: want.clone(), rank, arrived, prompt }
+        Waiting { client, want: want.clone(), rank, arrived, back: false, prompt }
+    }
+
+    /// A checkout that was left unpolled is polled again, from now on promptly.
+    pub fn woke_up(&self, client: u32) {
+        let mut pages = self.open();
+        pages.note("woke up", u64::from(client), 0);
+        if let Some(waiter) = pages.waiting.get_mut(&client) {
+            (waiter.prompt, waiter.back, waiter.arrived) = (true, true, Instant::now());
+        }
     }
 
     /// A checkout got a connection. Every promise about it is judged.

@@ -75,6 +75,11 @@ pub struct Client {
 impl Client {
     /// One life: ask, wait, use, end.
     pub async fn live(mut self, pool: Pool<Site>) {
+        if self.rng.u8(..4) == 0 {
+            // so that some ask at the same instant as others end
+            let span = self.span(Duration::from_millis(5));
+            sleep(span).await;
+        }
         let (want, options) = self.choose();
         let patience = self.patience();
         let checkout = match &options {
@@ -200,7 +205,11 @@ impl Client {
             }
             Patience::Asleep(span, come_back) => {
                 sleep(*span).await;
-                if *come_back { Some(checkout.await) } else { None }
+                if !*come_back {
+                    return None;
+                }
+                self.book.woke_up(self.id);
+                Some(checkout.await)
             }
         }
     }
@@ -224,7 +233,8 @@ impl Client {
             let off = (now - deadline).max(deadline - now);
             self.book.breach(format!("client {client}: {kind}, {off:?} off its deadline"));
         }
-        if matches!(error, GetError::NoSource) != none_left {
+        let refused = matches!(error, GetError::NoSource);
+        if refused != none_left && !matches!(error, GetError::Closed) {
             self.book.breach(format!("client {}: {error} for {want:?}", self.id));
         }
     }

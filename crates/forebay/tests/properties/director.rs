@@ -163,12 +163,13 @@ impl Director {
     /// Lets everything happen that can happen at this instant, then judges.
     async fn look(&mut self) -> Result<(), String> {
         for turn in 0..SETTLE {
-            yield_now().await;
             // also in the midst of things, before every task has had its turn
             if turn % 5 == 0 {
                 self.audit()?;
             }
+            yield_now().await;
         }
+        self.audit()?;
         while self.clients.try_join_next().is_some() {}
         self.judge();
         self.verdict()
@@ -400,9 +401,10 @@ fn position(stats: &Stats, source: &SourceStats) -> usize {
 }
 
 /// Whether `other`, which was served at `at`, had a worse place than one who still
-/// waits for the same. Who came at that very instant may have come too late.
+/// waits for the same. Who came, or came back, at that very instant may have come
+/// too late.
 fn is_passed(waiter: &Waiting, other: &Waiting, at: Instant) -> bool {
-    let was_there = waiter.arrived < at || waiter.rank.2 < other.rank.2;
+    let was_there = waiter.arrived < at || (!waiter.back && waiter.rank.2 < other.rank.2);
     was_there
         && other.prompt
         && other.want.pool == waiter.want.pool
