@@ -16,37 +16,51 @@ use crate::clients::Want;
 /// The driver's timers have a grain of one millisecond.
 pub const GRAIN: Duration = Duration::from_millis(2);
 
-/// Nobody waits for the past so often at one instant, unless it is a loop that
-/// never comes to rest.
+/// Nobody looks at the clock, or waits for the past, so often at one instant,
+/// unless in a loop that never comes to rest.
+const LOOKS_MAX: u32 = 2_000_000;
 const WAITS_MAX: u32 = 20_000;
 
-/// Tokio's clock for a pool, watched: under paused time a task that keeps waiting
-/// for an instant that has come would stop time for good.
+/// Tokio's clock for a pool, watched: under paused time whoever goes round in
+/// circles would stop time for good.
 pub struct Watch {
     book: Book,
-    waits: Mutex<(Instant, u32)>,
+    /// Looks and waits at this instant.
+    counts: Mutex<(Instant, u32, u32)>,
 }
 
 impl Watch {
     pub fn new(book: &Book) -> Self {
-        Self { book: book.clone(), waits: Mutex::new((Instant::now(), 0)) }
+        Self { book: book.clone(), counts: Mutex::new((Instant::now(), 0, 0)) }
+    }
+
+    fn count(&self, looks: u32, waits: u32) -> (Instant, u32, u32) {
+        let now = Instant::now();
+        let mut counts = self.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if counts.0 != now {
+            *counts = (now, 0, 0);
+        }
+        *counts = (now, counts.1 + looks, counts.2 + waits);
+        *counts
     }
 }
 
 impl TimeSource for Watch {
     fn now(&self) -> Instant {
-        Instant::now()
+        let (now, looks, _) = self.count(1, 0);
+        if looks % LOOKS_MAX == LOOKS_MAX - 1 {
+            self.book.breach("somebody goes round in circles".to_owned());
+            crate::backend::planned_panic();
+        }
+        now
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()> {
-        let now = Instant::now();
-        let mut waits = self.waits.lock().expect("a count");
-        *waits = if waits.0 == now { (now, waits.1 + 1) } else { (now, 0) };
-        if waits.1 == WAITS_MAX {
+        let (now, _, waits) = self.count(0, 1);
+        if waits == WAITS_MAX {
             self.book.breach("the driver spins".to_owned());
         }
-        let spinning = waits.1 >= WAITS_MAX;
-        let at = if spinning { at.max(now + GRAIN) } else { at };
+        let at = if waits >= WAITS_MAX { at.max(now + GRAIN) } else { at };
         Box::pin(tokio::time::sleep_until(at))
     }
 }
