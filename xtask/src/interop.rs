@@ -8,19 +8,20 @@ use std::process::ExitCode;
 use crate::error::{Error, Result};
 use crate::process::Cmd;
 use crate::services::Running;
+use crate::services::postgres::Postgres;
 use crate::wants_help;
 use crate::workspace::{Workspace, entries};
 
 const HELP: &str = "\
-Run the drivers of other languages against the services.
+Run the drivers of other languages against PostgreSQL.
 
 Usage: cargo xtask interop [NAME]...
 
 A driver is a folder interop/NAME with an executable `run`. It is started inside its folder with
-the services in its environment (FOREBAY_TEST_POSTGRES and DATABASE_URL) and passes by exiting
+the server in its environment (FOREBAY_TEST_POSTGRES and DATABASE_URL) and passes by exiting
 with status 0. Without a NAME every driver runs; all of them run even if one fails.
 
-Services come and go as with `cargo xtask test`.
+The server comes and goes as with `cargo xtask test`.
 ";
 
 /// Runs the command.
@@ -46,7 +47,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
         println!("no interop drivers yet");
         return Ok(ExitCode::SUCCESS);
     }
-    let running = Running::acquire(workspace)?;
+    let running = Running::acquire(workspace, &[&Postgres])?;
     if let Some(missing) = running.missing().first() {
         return Err(Error::new(format!("no {}: {}", missing.service, missing.reason)));
     }

@@ -5,18 +5,18 @@ use std::env;
 
 use crate::error::{Error, Result};
 use crate::process::Cmd;
-use crate::services::postgres;
+use crate::services::{ALL, Service};
 use crate::workspace::{Workspace, package_name};
 
 /// What a step has to do with services.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Services {
     /// It runs without any.
     Unused,
     /// It uses those that are there; its tests skip what is missing.
     Used,
-    /// It cannot run without the one behind this variable.
-    Required(&'static str),
+    /// It cannot run without those behind these variables.
+    Required(Vec<&'static str>),
 }
 
 /// One step.
@@ -81,18 +81,20 @@ pub(crate) fn all(workspace: &Workspace, filter: &[String]) -> Result<Vec<Step>>
     ];
     for example in workspace.examples()? {
         let package = package_name(&root.join(&example.package_dir))?;
-        let needs_postgres = example.source.contains(postgres::VARIABLE)
-            || example.source.contains(postgres::USUAL_VARIABLE);
+        let needs: Vec<&str> = ALL
+            .iter()
+            .filter(|service| {
+                example.source.contains(service.variable())
+                    || service.usual_variable().is_some_and(|usual| example.source.contains(usual))
+            })
+            .map(|service| service.variable())
+            .collect();
         let line = format!("run -p {package} --all-features --example {}", example.name);
         steps.push(Step {
             name: format!("example-{}", example.name),
             group: "examples",
             about: example.about,
-            services: if needs_postgres {
-                Services::Required(postgres::VARIABLE)
-            } else {
-                Services::Unused
-            },
+            services: if needs.is_empty() { Services::Unused } else { Services::Required(needs) },
             takes_filter: false,
             command: Some(Cmd::cargo(&line, root)),
         });
@@ -161,6 +163,22 @@ pub(crate) fn select(steps: Vec<Step>, only: &[String], filtered: bool) -> Resul
     Ok(selected)
 }
 
+/// The services that `steps` want: all of them, unless no step uses whatever is there.
+pub(crate) fn wanted(steps: &[Step]) -> Vec<&'static dyn Service> {
+    let others = || steps.iter().filter(|step| step.name != SERVICES);
+    let everything =
+        others().next().is_none() || others().any(|step| step.services == Services::Used);
+    ALL.into_iter()
+        .filter(|service| {
+            everything
+                || others().any(|step| match &step.services {
+                    Services::Required(variables) => variables.contains(&service.variable()),
+                    Services::Used | Services::Unused => false,
+                })
+        })
+        .collect()
+}
+
 /// `more` added to what the caller has in `variable`.
 fn flags(variable: &str, more: &str) -> String {
     match env::var(variable) {
@@ -171,7 +189,7 @@ fn flags(variable: &str, more: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{SERVICES, Services, Step, select};
+    use super::{SERVICES, Services, Step, select, wanted};
 
     fn steps() -> Vec<Step> {
         let step = |name: &str, group, services, takes_filter| Step {
@@ -187,7 +205,7 @@ mod tests {
             step("test", "test", Services::Used, true),
             step("model", "model", Services::Unused, true),
             step("example-a", "examples", Services::Unused, false),
-            step("example-b", "examples", Services::Required("B"), false),
+            step("example-b", "examples", Services::Required(vec!["FOREBAY_TEST_REDIS"]), false),
         ]
     }
 
@@ -209,6 +227,17 @@ mod tests {
         assert_eq!(names(&["examples"], false), [SERVICES, "example-a", "example-b"]);
         assert_eq!(names(&["test"], false), [SERVICES, "test"]);
         assert_eq!(names(&[SERVICES], false), [SERVICES]);
+    }
+
+    #[test]
+    fn only_the_services_that_are_wanted_come_up() {
+        let wanted = |only: &str| {
+            let selected = select(steps(), &[only.to_owned()], false).unwrap();
+            wanted(&selected).iter().map(|service| service.word()).collect::<Vec<_>>()
+        };
+        assert_eq!(wanted("examples"), ["redis"]);
+        assert_eq!(wanted("test"), ["postgres", "redis", "dynamodb"]);
+        assert_eq!(wanted(SERVICES), ["postgres", "redis", "dynamodb"]);
     }
 
     #[test]

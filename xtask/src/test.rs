@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::process::quote;
-use crate::services::postgres::USUAL_VARIABLE;
-use crate::services::{Missing, Running};
+use crate::services::postgres::{USUAL_VARIABLE, VARIABLE};
+use crate::services::{Missing, Running, Service};
 use crate::skipped;
 use crate::steps::{self, Services, Step};
 use crate::wants_help;
@@ -38,18 +38,23 @@ Steps run in order and the first failure ends the run with the command that repe
 are the files in crates/*/examples, benchmarks those in bench/src/bin (run with --quick); a new
 file is a new step.
 
-Services: every run starts its own PostgreSQL on a free loopback port and stops it at the end,
-also when the run fails or is interrupted, so runs may overlap. It does not start one if
-FOREBAY_TEST_POSTGRES names a server already or `cargo xtask services up` has one running. The
-server's programs are installed with apt-get if they are missing and this is root on Debian.
-If there is no server in the end, what needs it is skipped and counted; with CI=true in the
-environment that is a failure.
+Services: every run starts its own PostgreSQL, Redis and DynamoDB Local on free ports and stops
+them at the end, also when the run fails or is interrupted, so runs may overlap. It does not start
+one that the environment names already or that `cargo xtask services up` has running. PostgreSQL
+and Redis are installed with apt-get if they are missing and this is root on Debian; DynamoDB
+Local is fetched with Maven and needs Java. If there is no server in the end, what needs it is
+skipped and counted; with CI=true in the environment that is a failure.
 
 Environment:
-  FOREBAY_TEST_POSTGRES   postgres://... of a server to use
-  FOREBAY_POSTGRES_BIN    folder with postgres, initdb and pg_ctl to use
-  FOREBAY_SEED            seed of the one case that randomised tests should run
-  CI                      true: nothing may be skipped
+  FOREBAY_TEST_POSTGRES           postgres://... of a server to use
+  FOREBAY_POSTGRES_BIN            folder with postgres, initdb and pg_ctl to use
+  FOREBAY_TEST_REDIS              redis://... of a server to use
+  FOREBAY_TEST_REDIS_SERVER       program redis-server to use, also for tests that start servers
+  FOREBAY_TEST_DYNAMODB           http://... of a server to use
+  FOREBAY_TEST_DYNAMODB_COMMAND   command line for tests that start servers: one argument a line,
+                                  the program first, {port} for the port
+  FOREBAY_SEED                    seed of the one case that randomised tests should run
+  CI                              true: nothing may be skipped
 ";
 
 /// The command line of `cargo xtask test`.
@@ -102,6 +107,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
 
+    let wanted = steps::wanted(&steps);
     let mut running = Running::default();
     let mut lines: Vec<Line> = Vec::new();
     let mut failure = None;
@@ -121,7 +127,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
         };
         println!("\n=== [{}/{}] {}: {}", index + 1, steps.len(), step.name, step.about);
         let start = Instant::now();
-        let result = perform(workspace, step, &mut running);
+        let result = perform(workspace, step, &wanted, &mut running);
         let elapsed = start.elapsed();
         drop(turn);
         match result {
@@ -189,13 +195,18 @@ fn list(steps: &[Step]) {
     }
 }
 
-fn perform(workspace: &Workspace, step: &Step, running: &mut Running) -> Result<Outcome> {
+fn perform(
+    workspace: &Workspace,
+    step: &Step,
+    wanted: &[&'static dyn Service],
+    running: &mut Running,
+) -> Result<Outcome> {
     let Some(command) = &step.command else {
-        *running = Running::acquire(workspace)?;
+        *running = Running::acquire(workspace, wanted)?;
         return missing(workspace, running.missing());
     };
-    if let Services::Required(variable) = step.services
-        && let Some(missing) = running.missing().iter().find(|m| m.variable == variable)
+    if let Services::Required(variables) = &step.services
+        && let Some(missing) = running.missing().iter().find(|m| variables.contains(&m.variable))
     {
         return Ok(Outcome::Skipped(format!("no {}", missing.service)));
     }
@@ -215,7 +226,9 @@ fn missing(workspace: &Workspace, missing: &[Missing]) -> Result<Outcome> {
     for Missing { service, variable, reason } in missing {
         let (tests, files) = skipped::count(workspace, variable)?;
         println!("no {service}: {reason}");
-        println!("{tests} tests skip themselves without it: {}", files.join(", "));
+        if tests > 0 {
+            println!("{tests} tests skip themselves without it: {}", files.join(", "));
+        }
         reasons.push(format!("{service} is missing: {reason}"));
         skips.push(format!("no {service} ({tests} tests skip themselves)"));
     }
@@ -267,10 +280,12 @@ fn explain(step: &Step, error: &Error, filter: &[String]) -> String {
     }
     if let Some(command) = &step.command {
         // The run's own server is gone by now; `services up` has one that stays.
-        let services = match step.services {
+        let services = match &step.services {
             Services::Unused => String::new(),
-            Services::Used => UP.to_owned(),
-            Services::Required(variable) => format!("{UP}{USUAL_VARIABLE}=${variable} "),
+            Services::Required(variables) if variables.contains(&VARIABLE) => {
+                format!("{UP}{USUAL_VARIABLE}=${VARIABLE} ")
+            }
+            Services::Used | Services::Required(_) => UP.to_owned(),
         };
         text.push_str(&format!("\n  or by hand:  {services}{command}"));
     }

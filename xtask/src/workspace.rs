@@ -50,6 +50,13 @@ impl Workspace {
         }
     }
 
+    /// The folder with the record of running services and the programs fetched for them. Not below
+    /// `target`, so that `cargo clean` neither loses track of a running server nor pulls its
+    /// programs from under it.
+    pub(crate) fn services_dir(&self) -> PathBuf {
+        self.root.join(".services")
+    }
+
     /// `path` as seen from the root where it lies below it.
     pub(crate) fn relative(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()

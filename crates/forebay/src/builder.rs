@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::budget::{CountBudget, RateBudget, Wake};
+use crate::budget::{CountBudget, RateBudget};
 use crate::clock::{Clock, Instant, RoughClock};
 use crate::connector::Connector;
 use crate::driver;
@@ -212,6 +212,10 @@ impl<C: Connector> Builder<C> {
         let mut names = BTreeSet::new();
         for source in &self.sources {
             source.settings.check(&source.name)?;
+            let count = source.settings.count.as_ref();
+            if !C::KILLS && count.is_some_and(|count| count.needs_killer()) {
+                return Err(BuildError::NoKiller(source.name.clone()));
+            }
             if !names.insert(source.name.as_str()) {
                 return Err(BuildError::DuplicateSource(source.name.clone()));
             }
@@ -226,9 +230,6 @@ impl<C: Connector> Builder<C> {
         let signal = Arc::new(tokio::sync::Notify::new());
         for spec in self.sources {
             sources.push(source_state(&spec, hold_until, &mut keys));
-            if let Some(count) = &spec.settings.count {
-                count.watch(Wake::new(&signal));
-            }
             connectors.push(spec.connector);
         }
         let observed = self.observer.is_some();
@@ -236,7 +237,7 @@ impl<C: Connector> Builder<C> {
         let mut state = State::new(pool, sources, keys, rng, observed);
         state.margin = rough.margin();
         let counts = state.sources.iter().map(|source| source.settings.count.clone());
-        Ok(Arc::new(Hub {
+        let hub = Arc::new(Hub {
             desks: state.desks.clone(),
             waits: Waits::default(),
             counts: counts.collect(),
@@ -249,7 +250,13 @@ impl<C: Connector> Builder<C> {
             changed: tokio::sync::Notify::new(),
             closing: tokio::sync::Notify::new(),
             observer: self.observer,
-        }))
+        });
+        for (index, count) in hub.counts.iter().enumerate() {
+            if let Some(count) = count {
+                count.watch(crate::holding::holder(&hub, index));
+            }
+        }
+        Ok(hub)
     }
 }
 

@@ -39,6 +39,10 @@ pub trait Connector: Send + Sync + 'static {
     /// logs and the errors of waiting checkouts, so it must hold no secret.
     type Error: std::error::Error + Send + Sync + 'static;
 
+    /// Whether every connection comes with a [`Killer`]. Budgets that must be able to
+    /// close connections in use are refused without.
+    const KILLS: bool = false;
+
     /// Gets ready to connect: fetch or refresh credentials. Runs *before* a rate
     /// permit is taken, so a slow answer costs no permit.
     fn prepare(&self, key: &Self::Key) -> impl Future<Output = Result<(), Self::Error>> + Send {

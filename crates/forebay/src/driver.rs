@@ -294,8 +294,8 @@ async fn permit<C: Connector>(slot: &Slot<C>, key: &C::Key) -> Result<bool, Fail
             return Ok(false);
         }
         loop {
-            let now = hub.clock.now();
-            let reserved = hub.clock.until(now + RESERVE_LIMIT, rate.reserve(now)).await;
+            let (now, more) = hub.with(|state, now| (now, state.still_to_open(slot.source, now)));
+            let reserved = hub.clock.until(now + RESERVE_LIMIT, rate.reserve(now, more)).await;
             let permit = reserved
                 .unwrap_or_else(|| {
                     Err(BudgetError::new(format!("no answer within {RESERVE_LIMIT:?}")))

@@ -176,6 +176,14 @@ pub enum BuildError {
     /// Two sources with one name.
     #[error("two sources are named `{0}`")]
     DuplicateSource(String),
+    /// The count budget closes connections in use when its leases run out, and this
+    /// connector gives no way to do that.
+    #[error(
+        "source `{0}`: its count budget must be able to close connections in use, but the connector \
+         gives no killer; set Connector::KILLS and give one with Opened::with_killer, or choose \
+         another policy for the loss of the coordinator than `fence`"
+    )]
+    NoKiller(String),
     /// `build()` was called outside a tokio runtime.
     #[error("build() must be called inside a tokio runtime: the pool's driver runs there")]
     NoRuntime,

@@ -91,8 +91,11 @@ impl<C: Connector> Hub<C> {
             return true;
         }
         self.wary.load(Ordering::Relaxed) && {
-            let source = &self.state.lock().sources[index];
-            source.throttled_until(now).is_some() || source.generation != live.generation
+            let state = self.state.lock();
+            let source = &state.sources[index];
+            source.throttled_until(now).is_some()
+                || source.generation != live.generation
+                || state.was_killed(live.id)
         }
     }
 

@@ -53,6 +53,7 @@ mod env;
 mod error;
 mod guard;
 mod histogram;
+mod holding;
 mod hub;
 mod invariant;
 mod keys;
@@ -79,8 +80,8 @@ mod tick;
 
 pub use backoff::BackoffSettings;
 pub use budget::{
-    BudgetError, CountBudget, InvalidRate, LocalCount, LocalRate, PERMIT_GOOD_FOR, Permit, Rate,
-    RateBudget, Standing, Wake,
+    BudgetError, CountBudget, Grant, Holder, InvalidRate, LocalCount, LocalRate, PERMIT_GOOD_FOR,
+    Permit, Rate, RateBudget, Standing,
 };
 pub use builder::Builder;
 pub use checkout::{Checkout, CheckoutRef, GetOptions};

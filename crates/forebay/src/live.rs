@@ -87,6 +87,8 @@ pub(crate) struct Entry<C: Connector> {
     pub(crate) lease: Option<Lease>,
     /// After closing, the slot and the lease are used to open this key.
     pub(crate) reopen: Option<u32>,
+    /// Its lease counts no more: nothing may be opened with it.
+    pub(crate) disowned: bool,
 }
 
 impl<C: Connector> Linked<0> for Entry<C> {

@@ -38,6 +38,7 @@ impl<C: Connector> State<C> {
             killer: None,
             lease: Some(lease),
             reopen: None,
+            disowned: false,
         });
         self.outbox.opens.push(id as u32);
         self.wake_driver = true;
@@ -47,6 +48,7 @@ impl<C: Connector> State<C> {
     pub(crate) fn step(&mut self, id: u32, step: Step, now: Instant) -> bool {
         let entry = &mut self.conns[id as usize];
         let Place::Opening(before) = entry.place else { return false };
+        let disowned = entry.disowned;
         let source = &mut self.sources[entry.source as usize];
         source.steps[before as usize] -= 1;
         source.steps[step as usize] += 1;
@@ -54,7 +56,7 @@ impl<C: Connector> State<C> {
         entry.generation = source.generation;
         entry.born = now;
         let index = entry.source as usize;
-        if self.closed || self.sources[index].standing(now) != Standing::Good {
+        if self.closed || disowned || self.sources[index].standing(now) != Standing::Good {
             return false;
         }
         let source = &self.sources[index];
@@ -66,6 +68,15 @@ impl<C: Connector> State<C> {
             Step::Connect => source.steps[Step::Connect as usize],
         };
         figures.fresh + coming <= figures.target + figures.waiters
+    }
+
+    /// How many opens will be wanted after those under way.
+    pub(crate) fn still_to_open(&self, index: usize, now: Instant) -> u32 {
+        let figures = self.sources[index].figures(self.demand(now)[index]);
+        let wanted = (figures.target + figures.waiters)
+            .saturating_sub(figures.fresh)
+            .saturating_sub(figures.opening);
+        wanted.min(figures.max_open.saturating_sub(figures.open))
     }
 
     /// A connection has been opened; its life is drawn here, once.
@@ -167,7 +178,8 @@ impl<C: Connector> State<C> {
         if let Some(key) = entry.reopen {
             source.reopening -= 1;
             self.keys.get_mut(key).conns -= 1;
-            let good = source.standing(now) == Standing::Good && source.excess() == 0;
+            let good =
+                source.standing(now) == Standing::Good && source.excess() == 0 && !entry.disowned;
             if let Some(lease) = entry.lease.take().filter(|_| good && !self.closed) {
                 self.start_open(index, self.key_to_reopen(index, key), lease, now);
             }

@@ -93,7 +93,7 @@ impl<C: Connector> State<C> {
     }
 
     /// Whether a connection in use was killed.
-    fn was_killed(&self, id: u32) -> bool {
+    pub(crate) fn was_killed(&self, id: u32) -> bool {
         self.suspects > 0 && self.conns[id as usize].ripeness == Ripeness::Dead
     }
 

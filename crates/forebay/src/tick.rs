@@ -3,7 +3,7 @@
 //! been idle for too long, what to open, and when to look again. All of it is
 //! computation under the lock; the driver carries the results out.
 
-use crate::budget::{Lease, Standing};
+use crate::budget::{Grant, Lease, Standing};
 use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::desk::Hand;
@@ -316,10 +316,11 @@ impl<C: Connector> State<C> {
                 want = 0;
             }
             let source = &self.sources[index];
-            let taken = match &source.settings.count {
+            let grant = match &source.settings.count {
                 Some(count) if want > 0 => count.take(now, want, waiters),
-                _ => want,
+                _ => Grant { leases: want, epoch: 0 },
             };
+            let taken = grant.leases;
             let source = &mut self.sources[index];
             if taken < want && !source.lease_refused {
                 source.tallies.failures[OpenFailure::Lease as usize] += 1;
@@ -331,7 +332,7 @@ impl<C: Connector> State<C> {
             }
             let count = source.settings.count.clone();
             for _ in 0..taken {
-                let lease = Lease::taken(count.as_ref());
+                let lease = Lease::taken(count.as_ref(), grant.epoch);
                 if let Some(key) = self.key_to_open(index) {
                     self.start_open(index, key, lease, now);
                 }

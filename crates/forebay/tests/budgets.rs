@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use common::{Act, Yard, ms, pass, secs, settle};
 use forebay::{
-    BoxFuture, BudgetError, Builder, Clock, CountBudget, Discard, GetError, GetOptions, Instant,
-    LocalCount, LocalRate, PERMIT_GOOD_FOR, Permit, Pool, Rate, RateBudget, Standing, TimeSource,
-    Wake,
+    BoxFuture, BudgetError, Builder, Clock, CountBudget, Discard, GetError, GetOptions, Grant,
+    Holder, Instant, LocalCount, LocalRate, PERMIT_GOOD_FOR, Permit, Pool, Rate, RateBudget,
+    Standing, TimeSource,
 };
 
 fn builder(yard: &Yard) -> Builder<Yard> {
@@ -121,7 +121,7 @@ struct Slow {
 }
 
 impl RateBudget for Slow {
-    fn reserve(&self, now: Instant) -> BoxFuture<'_, Result<Permit, BudgetError>> {
+    fn reserve(&self, now: Instant, _more: u32) -> BoxFuture<'_, Result<Permit, BudgetError>> {
         let answer = self.answers.fetch_add(1, Ordering::SeqCst);
         let wait = if answer < self.slow { PERMIT_GOOD_FOR + ms(1) } else { PERMIT_GOOD_FOR };
         Box::pin(async move {
@@ -266,29 +266,29 @@ async fn two_pools_that_share_a_limit_give_back_no_more_than_asked_for() {
 struct Fence {
     standing: Mutex<Standing>,
     held: AtomicU32,
-    wakes: Mutex<Vec<Wake>>,
+    holders: Mutex<Vec<Holder>>,
     refusals: AtomicU64,
 }
 
 impl Fence {
     fn set(&self, standing: Standing) {
         *self.standing.lock().expect("standing") = standing;
-        self.wakes.lock().expect("wakes").retain(Wake::wake);
+        self.holders.lock().expect("holders").retain(Holder::wake);
     }
 }
 
 impl CountBudget for Fence {
-    fn take(&self, _now: Instant, want: u32, _waiters: u32) -> u32 {
+    fn take(&self, _now: Instant, want: u32, _waiters: u32) -> Grant {
         self.held.fetch_add(want, Ordering::SeqCst);
-        want
+        Grant { leases: want, epoch: 0 }
     }
 
-    fn give_back(&self, n: u32) {
-        self.held.fetch_sub(n, Ordering::SeqCst);
+    fn give_back(&self, back: Grant) {
+        self.held.fetch_sub(back.leases, Ordering::SeqCst);
     }
 
-    fn watch(&self, wake: Wake) {
-        self.wakes.lock().expect("wakes").push(wake);
+    fn watch(&self, holder: Holder) {
+        self.holders.lock().expect("holders").push(holder);
     }
 
     fn standing(&self, _now: Instant) -> Standing {
@@ -383,7 +383,7 @@ async fn the_keeper_is_told_when_the_backend_says_too_many() {
 struct Silent;
 
 impl RateBudget for Silent {
-    fn reserve(&self, _now: Instant) -> BoxFuture<'_, Result<Permit, BudgetError>> {
+    fn reserve(&self, _now: Instant, _more: u32) -> BoxFuture<'_, Result<Permit, BudgetError>> {
         Box::pin(std::future::pending())
     }
 }

@@ -171,7 +171,7 @@ async fn the_breaker_opens_lets_one_through_at_a_time_and_closes_on_success() {
 struct Dry;
 
 impl RateBudget for Dry {
-    fn reserve(&self, _now: Instant) -> BoxFuture<'_, Result<Permit, BudgetError>> {
+    fn reserve(&self, _now: Instant, _more: u32) -> BoxFuture<'_, Result<Permit, BudgetError>> {
         Box::pin(std::future::ready(Err(BudgetError::new("the keeper is away"))))
     }
 }

@@ -1,7 +1,7 @@
-//! Who a server runs as. PostgreSQL refuses to run as root, so root lends it another account;
-//! anyone else runs it as themselves.
+//! Who a server runs as. PostgreSQL refuses to run as root, and the others should not, so root
+//! lends them another account; anyone else runs them as themselves.
 
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,7 +23,19 @@ impl Account {
                 return Ok(Self(Some((user, group))));
             }
         }
-        Err(Error::new("PostgreSQL does not run as root, and there is no user `postgres` to lend"))
+        Err(Error::new("servers should not run as root, and there is no user `nobody` to lend"))
+    }
+
+    /// The account that `path` was handed over to.
+    pub(crate) fn owner_of(path: &Path) -> Result<Self> {
+        let meta = path.metadata().context(|| format!("cannot look at {}", path.display()))?;
+        // Only root can act for someone else.
+        Ok(Self((is_root() && meta.uid() != 0).then(|| (meta.uid(), meta.gid()))))
+    }
+
+    /// Our own account, whatever its rights.
+    pub(crate) fn own_account() -> Self {
+        Self(None)
     }
 
     /// `program`, to be run as this account in `dir` with no input.

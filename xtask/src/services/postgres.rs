@@ -2,30 +2,23 @@
 //! address only, fast rather than durable, and stopped and deleted by whoever started it.
 
 use std::env;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::process::Command;
 
 use crate::error::{Context, Error, Result};
 use crate::services::account::Account;
-use crate::services::keeper::Keeper;
+use crate::services::folder::free_port;
+use crate::services::service::Service;
 use crate::services::state::State;
-use crate::services::{install, state_path};
+use crate::services::{daemon, install};
 use crate::workspace::Workspace;
 
-/// What people call it.
-pub(crate) const NAME: &str = "PostgreSQL";
 /// The variable tests look at.
 pub(crate) const VARIABLE: &str = "FOREBAY_TEST_POSTGRES";
 /// The variable programs usually look at.
 pub(crate) const USUAL_VARIABLE: &str = "DATABASE_URL";
-
-/// How the folders of servers are called, so that nothing else is ever deleted.
-const FOLDER_PREFIX: &str = "forebay-postgres-";
 
 /// Durability is for data someone wants back.
 const SETTINGS: &str = "\
@@ -37,128 +30,71 @@ full_page_writes = off
 autovacuum = off
 ";
 
-/// A server to talk to.
+/// PostgreSQL.
 #[derive(Debug)]
-pub(crate) struct Acquired {
-    /// Its address.
-    pub(crate) url: String,
-    /// The server itself, if it was started for this run.
-    pub(crate) private: Option<Private>,
-}
+pub(crate) struct Postgres;
 
-/// Why there is no server.
-#[derive(Debug)]
-pub(crate) enum Unavailable {
-    /// Its programs are not here.
-    Missing(String),
-    /// They are, but something went wrong.
-    Failed(Error),
-}
-
-/// A server that stops when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Private {
-    keeper: Option<Keeper>,
-    folder: PathBuf,
-}
-
-impl Drop for Private {
-    fn drop(&mut self) {
-        drop(self.keeper.take());
-        // The keeper has the server's rights, which may not reach as far as the folder's parent.
-        remove_folder(&self.folder);
+impl Service for Postgres {
+    fn name(&self) -> &'static str {
+        "PostgreSQL"
     }
-}
 
-/// The server of the environment, else the one on record, else a private one.
-pub(crate) fn acquire(workspace: &Workspace) -> std::result::Result<Acquired, Unavailable> {
-    if let Some(url) = env::var(VARIABLE).ok().filter(|url| !url.is_empty()) {
-        println!("PostgreSQL: the one in {VARIABLE}");
-        return Ok(Acquired { url, private: None });
+    fn word(&self) -> &'static str {
+        "postgres"
     }
-    let recorded = State::read(&state_path(workspace)).map_err(Unavailable::Failed)?;
-    if let Some(state) = recorded.filter(is_up) {
-        let url = url(state.port);
-        println!("PostgreSQL: the one of `cargo xtask services up`, {url}");
-        return Ok(Acquired { url, private: None });
+
+    fn variable(&self) -> &'static str {
+        VARIABLE
     }
-    let programs = install::programs().map_err(Unavailable::Missing)?;
-    let (state, private) = start_private(&programs).map_err(Unavailable::Failed)?;
-    let url = url(state.port);
-    println!("PostgreSQL: started for this run, {url}");
-    Ok(Acquired { url, private: Some(private) })
-}
 
-/// Starts a server that stays, unless one does already; returns its address.
-pub(crate) fn up(record: &Path) -> Result<String> {
-    if let Some(state) = State::read(record)? {
-        if is_up(&state) {
-            eprintln!("xtask: PostgreSQL is up already, process {}", state.pid);
-            return Ok(url(state.port));
-        }
-        // It died, or the machine was restarted.
-        remove_folder(&state.folder);
+    fn usual_variable(&self) -> Option<&'static str> {
+        Some(USUAL_VARIABLE)
     }
-    let programs =
-        install::programs().map_err(|why| Error::new(format!("no PostgreSQL: {why}")))?;
-    let account = Account::unprivileged()?;
-    let folder = make_folder(account)?;
-    let started = start(&programs, account, &folder).and_then(|state| {
-        state.write(record).inspect_err(|_| stop(&state, account, "immediate"))?;
-        Ok(state)
-    });
-    let state = started.inspect_err(|_| remove_folder(&folder))?;
-    eprintln!("xtask: PostgreSQL is up, process {}; data in {}", state.pid, folder.display());
-    Ok(url(state.port))
-}
 
-/// Stops the server on record, if it still is the one that was started.
-pub(crate) fn down(record: &Path) -> Result<()> {
-    let Some(state) = State::read(record)? else {
-        eprintln!("xtask: PostgreSQL was not up");
-        return Ok(());
-    };
-    if is_ours(&state) {
-        stop(&state, Account::unprivileged()?, "fast");
-        if is_ours(&state) {
-            return Err(Error::new(format!("PostgreSQL, process {}, does not stop", state.pid)));
-        }
-        eprintln!("xtask: PostgreSQL is down");
-    } else {
-        eprintln!("xtask: PostgreSQL was gone already");
+    fn programs(&self, _: &Workspace) -> std::result::Result<PathBuf, String> {
+        install::postgres()
     }
-    remove_folder(&state.folder);
-    fs::remove_file(record).context(|| format!("cannot delete {}", record.display()))
-}
 
-/// One line about the server on record.
-pub(crate) fn status(record: &Path) -> String {
-    match State::read(record) {
-        Ok(Some(state)) if is_up(&state) => {
-            format!("PostgreSQL: up, process {}, {}", state.pid, url(state.port))
-        }
-        Ok(Some(state)) if is_ours(&state) => {
-            format!("PostgreSQL: process {} is there but does not answer", state.pid)
-        }
-        Ok(Some(_)) => "PostgreSQL: down (it was up, and is gone)".to_owned(),
-        Ok(None) => "PostgreSQL: down".to_owned(),
-        Err(error) => format!("PostgreSQL: unknown ({error})"),
+    fn account(&self, _: &Path) -> Result<Account> {
+        Account::unprivileged()
     }
-}
 
-fn url(port: u16) -> String {
-    format!("postgres://postgres@127.0.0.1:{port}/postgres")
-}
+    fn start(&self, programs: &Path, account: Account, folder: &Path) -> Result<State> {
+        start(programs, account, folder)
+    }
 
-fn start_private(programs: &Path) -> Result<(State, Private)> {
-    let account = Account::unprivileged()?;
-    let folder = make_folder(account)?;
-    let mut private = Private { keeper: None, folder: folder.clone() };
-    // The keeper comes first: a run may well be interrupted while its server is starting.
-    let stop = stop_command(programs, account, &folder, "immediate");
-    private.keeper = Some(Keeper::start(account, &folder, &stop)?);
-    let state = start(programs, account, &folder)?;
-    Ok((state, private))
+    fn stop_command(
+        &self,
+        programs: &Path,
+        account: Account,
+        folder: &Path,
+        hurry: bool,
+    ) -> Command {
+        let mode = if hurry { "immediate" } else { "fast" };
+        let mut stop = command(programs, "pg_ctl", account, folder);
+        stop.args(["stop", "-w", "-t", "30", "-m", mode, "-D"]).arg(folder.join("data"));
+        stop
+    }
+
+    fn is_ours(&self, state: &State) -> bool {
+        identity(&state.folder) == Some((state.pid, state.port)) && process_serves(state)
+    }
+
+    /// Asked for TLS, a server says yes or no in one byte.
+    fn answers(&self, port: u16) -> bool {
+        const LENGTH_AND_TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+        let mut reply = [0];
+        daemon::connect(port)
+            .and_then(|mut stream| {
+                stream.write_all(&LENGTH_AND_TLS_REQUEST)?;
+                stream.read_exact(&mut reply)
+            })
+            .is_ok_and(|()| matches!(reply, [b'S' | b'N']))
+    }
+
+    fn url(&self, port: u16) -> String {
+        format!("postgres://postgres@127.0.0.1:{port}/postgres")
+    }
 }
 
 /// Makes a server in `folder` and waits until it accepts connections.
@@ -236,58 +172,6 @@ fn command(programs: &Path, name: &str, account: Account, folder: &Path) -> Comm
     command
 }
 
-fn stop_command(programs: &Path, account: Account, folder: &Path, mode: &str) -> Command {
-    let mut stop = command(programs, "pg_ctl", account, folder);
-    stop.args(["stop", "-w", "-t", "30", "-m", mode, "-D"]).arg(folder.join("data"));
-    stop
-}
-
-fn stop(state: &State, account: Account, mode: &str) {
-    let mut stop = stop_command(&state.programs, account, &state.folder, mode);
-    match stop.output() {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => eprintln!("xtask: {}", String::from_utf8_lossy(&output.stderr).trim()),
-        Err(error) => eprintln!("xtask: cannot start pg_ctl: {error}"),
-    }
-}
-
-/// A folder only `account` can look into, in the first place where it may have one.
-fn make_folder(account: Account) -> Result<PathBuf> {
-    // Root's own temporary folder is often closed to others.
-    let parents = [env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")];
-    let parent = parents.iter().find(|parent| account.can_enter(parent)).ok_or_else(|| {
-        Error::new("PostgreSQL's user may enter none of the folders for temporary files")
-    })?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let folder = parent.join(format!("{FOLDER_PREFIX}{}-{now}", process::id()));
-    DirBuilder::new()
-        .mode(0o700)
-        .create(&folder)
-        .context(|| format!("cannot create {}", folder.display()))?;
-    account.own(&folder)?;
-    Ok(folder)
-}
-
-fn remove_folder(folder: &Path) {
-    let made_here = folder
-        .file_name()
-        .and_then(|name| name.to_str())
-        .is_some_and(|name| name.starts_with(FOLDER_PREFIX));
-    if made_here
-        && folder.exists()
-        && let Err(error) = fs::remove_dir_all(folder)
-    {
-        eprintln!("xtask: cannot delete {}: {error}", folder.display());
-    }
-}
-
-fn free_port() -> Result<u16> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .context(|| "cannot find a free port".to_owned())
-}
-
 /// The process and port of the server in `folder`, by its own account.
 fn identity(folder: &Path) -> Option<(u32, u16)> {
     let text = fs::read_to_string(folder.join("data").join("postmaster.pid")).ok()?;
@@ -296,11 +180,6 @@ fn identity(folder: &Path) -> Option<(u32, u16)> {
     // Then come the data folder and the time it started.
     let port = lines.nth(2)?.trim().parse().ok()?;
     Some((pid, port))
-}
-
-/// Whether the server on record is still there and is the one in its folder.
-fn is_ours(state: &State) -> bool {
-    identity(&state.folder) == Some((state.pid, state.port)) && process_serves(state)
 }
 
 /// Whether the process on record runs on the folder on record: after a crash its number may have
@@ -312,23 +191,4 @@ fn process_serves(state: &State) -> bool {
     let folder = state.folder.display().to_string();
     fs::read(format!("/proc/{}/cmdline", state.pid))
         .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&folder))
-}
-
-fn is_up(state: &State) -> bool {
-    is_ours(state) && answers(state.port)
-}
-
-/// Whether a PostgreSQL server answers at `port`: asked for TLS, it says yes or no in one byte.
-fn answers(port: u16) -> bool {
-    const LENGTH_AND_TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
-    let patience = Duration::from_secs(2);
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut reply = [0];
-    TcpStream::connect_timeout(&address, patience)
-        .and_then(|mut stream| {
-            stream.set_read_timeout(Some(patience))?;
-            stream.write_all(&LENGTH_AND_TLS_REQUEST)?;
-            stream.read_exact(&mut reply)
-        })
-        .is_ok_and(|()| matches!(reply, [b'S' | b'N']))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::gcra::Gcra;
-use super::{BudgetError, CountBudget, Permit, Rate, RateBudget, Wake};
+use super::{BudgetError, CountBudget, Grant, Holder, Permit, Rate, RateBudget};
 use crate::clock::{BoxFuture, Instant};
 
 /// A rate budget for the pools of one process.
@@ -28,7 +28,7 @@ impl LocalRate {
 }
 
 impl RateBudget for LocalRate {
-    fn reserve(&self, now: Instant) -> BoxFuture<'_, Result<Permit, BudgetError>> {
+    fn reserve(&self, now: Instant, _more: u32) -> BoxFuture<'_, Result<Permit, BudgetError>> {
         let go_at = self.0.lock().reserve(now);
         Box::pin(std::future::ready(Ok(Permit::at(go_at))))
     }
@@ -56,7 +56,7 @@ struct Count {
     held: u32,
     /// Of those held, the ones whose connections are being closed.
     coming_back: u32,
-    watchers: Vec<Wake>,
+    watchers: Vec<Holder>,
 }
 
 impl LocalCount {
@@ -83,7 +83,7 @@ impl Count {
     /// Wakes every pool; the first to be woken moves to the back, so that no
     /// pool is always the last to ask.
     fn wake(&mut self) {
-        self.watchers.retain(Wake::wake);
+        self.watchers.retain(Holder::wake);
         if !self.watchers.is_empty() {
             self.watchers.rotate_left(1);
         }
@@ -91,26 +91,26 @@ impl Count {
 }
 
 impl CountBudget for LocalCount {
-    fn take(&self, _now: Instant, want: u32, _waiters: u32) -> u32 {
+    fn take(&self, _now: Instant, want: u32, _waiters: u32) -> Grant {
         let mut count = self.0.lock();
         let taken = want.min(count.limit.saturating_sub(count.held));
         count.held += taken;
-        taken
+        Grant { leases: taken, epoch: 0 }
     }
 
-    fn give_back(&self, n: u32) {
+    fn give_back(&self, back: Grant) {
         let mut count = self.0.lock();
-        count.held -= n;
-        count.coming_back = count.coming_back.saturating_sub(n);
+        count.held -= back.leases;
+        count.coming_back = count.coming_back.saturating_sub(back.leases);
         count.wake();
     }
 
-    fn watch(&self, wake: Wake) {
-        self.0.lock().watchers.push(wake);
+    fn watch(&self, holder: Holder) {
+        self.0.lock().watchers.push(holder);
     }
 
-    fn coming_back(&self, n: u32) {
-        self.0.lock().coming_back += n;
+    fn coming_back(&self, leases: Grant) {
+        self.0.lock().coming_back += leases.leases;
     }
 
     fn excess(&self) -> u32 {
@@ -127,14 +127,16 @@ mod tests {
     fn takes_no_more_than_the_limit_and_gives_back_exactly_what_was_taken() {
         let now = crate::clock::Clock::tokio().now();
         let budget = LocalCount::shared(3);
-        assert_eq!(budget.take(now, 2, 0), 2);
-        assert_eq!(budget.take(now, 2, 0), 1);
-        budget.coming_back(1);
-        budget.give_back(1);
-        assert_eq!((budget.held(), budget.take(now, 9, 0)), (2, 1));
+        let take = |want| budget.take(now, want, 0).leases;
+        let one = Grant { leases: 1, epoch: 0 };
+        assert_eq!(take(2), 2);
+        assert_eq!(take(2), 1);
+        budget.coming_back(one);
+        budget.give_back(one);
+        assert_eq!((budget.held(), take(9)), (2, 1));
         budget.set_limit(1);
-        assert_eq!((budget.excess(), budget.take(now, 1, 0)), (2, 0));
-        budget.coming_back(1);
+        assert_eq!((budget.excess(), take(1)), (2, 0));
+        budget.coming_back(one);
         assert_eq!((budget.excess(), budget.held()), (1, 3));
     }
 }

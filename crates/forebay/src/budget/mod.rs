@@ -90,22 +90,34 @@ impl Permit {
 
 /// Why a budget gave nothing.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{message}")]
-pub struct BudgetError {
-    message: String,
+#[non_exhaustive]
+pub enum BudgetError {
+    /// A permit would have to be waited for longer than the budget allows.
+    #[error("the next permit is {wait:?} away, longer than the most of {most:?}")]
+    WaitTooLong {
+        /// How long the wait would be.
+        wait: Duration,
+        /// The most that is waited.
+        most: Duration,
+    },
+    /// Anything else, in words for the log and for a waiting checkout's error.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl BudgetError {
-    /// An error with a text for the log and for a waiting checkout's error.
+    /// An error with a text of its own.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self::Other(message.into())
     }
 }
 
 /// How fast connections may be opened.
 pub trait RateBudget: Send + Sync + 'static {
     /// Reserves one permit. Waiting for its instant is the caller's business.
-    fn reserve(&self, now: Instant) -> BoxFuture<'_, Result<Permit, BudgetError>>;
+    /// About `more` will be asked for right after it: a keeper that has to be
+    /// travelled to may fetch them along.
+    fn reserve(&self, now: Instant, more: u32) -> BoxFuture<'_, Result<Permit, BudgetError>>;
 
     /// The backend refused a connect because of its rate: slow down.
     fn refused(&self, now: Instant) {
@@ -125,18 +137,34 @@ pub enum Standing {
     Expired,
 }
 
+/// Leases taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Grant {
+    /// How many.
+    pub leases: u32,
+    /// Under which epoch. A keeper that has lost track of a holder starts another
+    /// one, and what comes back of the old is not counted any more.
+    pub epoch: u64,
+}
+
 /// How many connections may be open.
 pub trait CountBudget: Send + Sync + 'static {
     /// Takes up to `want` leases without waiting and says how many were taken.
     /// `waiters` is the number of checkouts waiting, for keepers that share by demand.
-    fn take(&self, now: Instant, want: u32, waiters: u32) -> u32;
+    fn take(&self, now: Instant, want: u32, waiters: u32) -> Grant;
 
     /// Gives back leases whose connections the backend has let go of.
-    fn give_back(&self, n: u32);
+    fn give_back(&self, back: Grant);
 
-    /// Asks to be [woken](Wake::wake) whenever leases may have become free, or
+    /// Asks to be [woken](Holder::wake) whenever leases may have become free, or
     /// [`standing`](Self::standing) or [`excess`](Self::excess) changed.
-    fn watch(&self, wake: Wake);
+    fn watch(&self, holder: Holder);
+
+    /// Whether connections in use must be closed when the leases run out, so that
+    /// only a connector that gives a [`Killer`](crate::Killer) will do.
+    fn needs_killer(&self) -> bool {
+        false
+    }
 
     /// Whether this holder may still use what it holds.
     fn standing(&self, now: Instant) -> Standing {
@@ -144,10 +172,10 @@ pub trait CountBudget: Send + Sync + 'static {
         Standing::Good
     }
 
-    /// Says that the connections of `n` leases are being closed, so that these
+    /// Says that the connections of some leases are being closed, so that these
     /// leases are on their way. Each is told of once, at the latest when it is given back.
-    fn coming_back(&self, n: u32) {
-        let _ = n;
+    fn coming_back(&self, leases: Grant) {
+        let _ = leases;
     }
 
     /// How many leases should be given back by closing idle connections, besides
@@ -162,24 +190,55 @@ pub trait CountBudget: Send + Sync + 'static {
     }
 }
 
-/// Wakes a pool's driver. Holds the pool weakly: a dropped pool is forgotten.
-#[derive(Debug, Clone)]
-pub struct Wake(Weak<tokio::sync::Notify>);
+/// One source of a pool, as its count budget sees it. Holds the pool weakly: a
+/// dropped pool is forgotten.
+#[derive(Clone)]
+pub struct Holder {
+    pool: Weak<dyn Holding>,
+    source: usize,
+}
 
-impl Wake {
-    pub(crate) fn new(notify: &Arc<tokio::sync::Notify>) -> Self {
-        Self(Arc::downgrade(notify))
+/// What a budget may ask of a pool, from any thread.
+pub(crate) trait Holding: Send + Sync {
+    fn wake(&self);
+    fn keep(&self, source: usize, most: u32) -> u32;
+    fn revoke(&self, source: usize);
+}
+
+impl Holder {
+    pub(crate) fn new(pool: Weak<dyn Holding>, source: usize) -> Self {
+        Self { pool, source }
     }
 
-    /// Wakes the pool; `false` once it is gone and this handle can be forgotten.
+    /// Wakes the pool's driver; `false` once the pool is gone and this handle can
+    /// be forgotten.
     pub fn wake(&self) -> bool {
-        match self.0.upgrade() {
-            Some(notify) => {
-                notify.notify_one();
-                true
-            }
-            None => false,
+        self.pool.upgrade().is_some_and(|pool| {
+            pool.wake();
+            true
+        })
+    }
+
+    /// Kills connections, the idle before those in use, until at most `most` are
+    /// alive, and says how many are. Does not need the pool's runtime, so it works
+    /// while that is blocked. What is still being opened cannot be killed and
+    /// counts as alive; so does what has no killer and is in use.
+    pub fn keep(&self, most: u32) -> u32 {
+        self.pool.upgrade().map_or(0, |pool| pool.keep(self.source, most))
+    }
+
+    /// None of the leases taken so far counts any more: kills what can be killed,
+    /// and nothing that was opened before is handed out again.
+    pub fn revoke(&self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.revoke(self.source);
         }
+    }
+}
+
+impl std::fmt::Debug for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Holder({})", self.source)
     }
 }
 
@@ -187,13 +246,14 @@ impl Wake {
 /// exactly once.
 pub(crate) struct Lease {
     budget: Option<Arc<dyn CountBudget>>,
+    epoch: u64,
     is_coming_back: bool,
 }
 
 impl Lease {
     /// A lease already taken from `budget`, or a free one where no budget binds.
-    pub(crate) fn taken(budget: Option<&Arc<dyn CountBudget>>) -> Self {
-        Self { budget: budget.cloned(), is_coming_back: false }
+    pub(crate) fn taken(budget: Option<&Arc<dyn CountBudget>>, epoch: u64) -> Self {
+        Self { budget: budget.cloned(), epoch, is_coming_back: false }
     }
 
     /// The connection is being closed and nothing will be opened in its place.
@@ -201,7 +261,7 @@ impl Lease {
         if !std::mem::replace(&mut self.is_coming_back, true)
             && let Some(budget) = &self.budget
         {
-            budget.coming_back(1);
+            budget.coming_back(Grant { leases: 1, epoch: self.epoch });
         }
     }
 }
@@ -210,7 +270,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.comes_back();
         if let Some(budget) = self.budget.take() {
-            budget.give_back(1);
+            budget.give_back(Grant { leases: 1, epoch: self.epoch });
         }
     }
 }

@@ -1,0 +1,100 @@
+//! What a count budget may do to a pool from a thread of its own, while the
+//! pool's runtime may be blocked: kill connections at once, and disown those
+//! whose leases count no more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::budget::Holding;
+use crate::clock::Instant;
+use crate::connector::{Connector, Killer};
+use crate::hub::Hub;
+use crate::live::{Place, Ripeness};
+use crate::reason::Discard;
+use crate::state::State;
+
+impl<C: Connector> Holding for Hub<C> {
+    fn wake(&self) {
+        self.signal.notify_one();
+    }
+
+    fn keep(&self, source: usize, most: u32) -> u32 {
+        // what was handed over and not yet claimed is looked at again
+        self.wary.store(true, Ordering::Relaxed);
+        let mut killers = Vec::new();
+        let kept = self.with(|state, now| state.keep(source, most, &mut killers, now));
+        kill(&killers);
+        kept
+    }
+
+    fn revoke(&self, source: usize) {
+        self.wary.store(true, Ordering::Relaxed);
+        let mut killers = Vec::new();
+        self.with(|state, now| {
+            state.disown(source, now);
+            state.keep(source, 0, &mut killers, now);
+        });
+        kill(&killers);
+    }
+}
+
+fn kill(killers: &[Killer]) {
+    for killer in killers {
+        killer.kill();
+    }
+}
+
+impl<C: Connector> State<C> {
+    /// Leaves at most `most` connections of a source alive, as far as they can be killed.
+    fn keep(&mut self, index: usize, most: u32, killers: &mut Vec<Killer>, now: Instant) -> u32 {
+        let alive = |state: &Self| {
+            let source = &state.sources[index];
+            let dead = state.conns.iter().filter(|(_, entry)| {
+                entry.source as usize == index
+                    && matches!(entry.place, Place::InUse | Place::Detached)
+                    && entry.ripeness == Ripeness::Dead
+            });
+            (source.opening + source.ready + source.in_use + source.detached)
+                .saturating_sub(dead.count() as u32)
+        };
+        while alive(self) > most
+            && let Some(id) = self.longest_idle(index, None)
+        {
+            killers.extend(self.conns[id as usize].killer.clone());
+            self.discard_ready(id, Discard::LeaseRecalled, now);
+        }
+        let mut over = alive(self).saturating_sub(most);
+        for (_, entry) in &mut self.conns {
+            let held = matches!(entry.place, Place::InUse | Place::Detached);
+            if over == 0 || entry.source as usize != index || !held {
+                continue;
+            }
+            if let Some(killer) = entry.killer.clone().filter(|_| entry.ripeness != Ripeness::Dead)
+            {
+                entry.ripeness = Ripeness::Dead;
+                if entry.place == Place::InUse {
+                    self.suspects += u32::from(!std::mem::replace(&mut entry.suspect, true));
+                }
+                self.sources[index].tallies.kills += 1;
+                killers.push(killer);
+                over -= 1;
+            }
+        }
+        alive(self)
+    }
+
+    /// Nothing opened or being opened by now is handed out any more, nor its lease used again.
+    fn disown(&mut self, index: usize, now: Instant) {
+        self.sources[index].generation += 1;
+        let mine = self.conns.iter_mut().filter(|(_, entry)| entry.source as usize == index);
+        mine.for_each(|(_, entry)| entry.disowned = true);
+        self.discard_stock(index, Discard::LeaseRecalled, now);
+        self.wake_driver = true;
+    }
+}
+
+/// The handle that a source's count budget gets.
+pub(crate) fn holder<C: Connector>(hub: &Arc<Hub<C>>, source: usize) -> crate::budget::Holder {
+    let pool: Arc<dyn Holding> = hub.clone();
+    crate::budget::Holder::new(Arc::downgrade(&pool), source)
+}
