@@ -6,6 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lost::Lost;
+
 /// Opens connections of one backend, and judges those that come back.
 ///
 /// Only [`connect`](Self::connect) must be written; every other method has a
@@ -104,18 +106,26 @@ pub trait Connector: Send + Sync + 'static {
 pub struct Opened<C> {
     pub(crate) conn: C,
     pub(crate) killer: Option<Killer>,
+    pub(crate) lost: Option<Lost>,
 }
 
 impl<C> Opened<C> {
     /// A connection that can only be closed by whoever holds it.
     pub fn new(conn: C) -> Self {
-        Self { conn, killer: None }
+        Self { conn, killer: None, lost: None }
     }
 
     /// Adds a way to close it while somebody else holds it.
     #[must_use]
     pub fn with_killer(mut self, killer: Killer) -> Self {
         self.killer = Some(killer);
+        self
+    }
+
+    /// Adds a way to learn at once that it has died while it was idle.
+    #[must_use]
+    pub fn with_lost(mut self, lost: Lost) -> Self {
+        self.lost = Some(lost);
         self
     }
 }

@@ -209,7 +209,13 @@ async fn open<C: Connector>(slot: Slot<C>) {
     let hub = slot.hub.clone();
     let id = slot.id;
     match attempt(&slot).await {
-        Ok(Some(opened)) => hub.with(|state, now| state.opened(id, opened, now)),
+        Ok(Some(opened)) => {
+            let lost = opened.lost.clone();
+            hub.with(|state, now| state.opened(id, opened, now));
+            if let Some(lost) = lost {
+                crate::holding::listen(&hub, id, &lost);
+            }
+        }
         Ok(None) => hub.with(|state, now| {
             state.sources[slot.source].tallies.abandoned += 1;
             state.open_ended(id, false, now);

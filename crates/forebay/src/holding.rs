@@ -1,6 +1,6 @@
-//! What a count budget may do to a pool from a thread of its own, while the
-//! pool's runtime may be blocked: kill connections at once, and disown those
-//! whose leases count no more.
+//! What others may do to a pool from threads of their own, while its runtime may
+//! be blocked: a count budget kills connections at once and disowns those whose
+//! leases count no more; a connector says that an idle connection has died.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use crate::clock::Instant;
 use crate::connector::{Connector, Killer};
 use crate::hub::Hub;
 use crate::live::{Place, Ripeness};
+use crate::lost::Lost;
 use crate::reason::Discard;
 use crate::state::State;
 
@@ -35,6 +36,18 @@ impl<C: Connector> Holding for Hub<C> {
             state.keep(source, 0, &mut killers, now);
         });
         kill(&killers);
+    }
+
+    fn lost(&self, id: u32, lost: &Lost) {
+        self.with(|state, now| state.lost(id, lost, now));
+    }
+}
+
+/// Lets a connection that dies while it is ready be discarded at once.
+pub(crate) fn listen<C: Connector>(hub: &Arc<Hub<C>>, id: u32, lost: &Lost) {
+    let pool: Arc<dyn Holding> = hub.clone();
+    if !lost.belongs_to(Arc::downgrade(&pool), id) {
+        hub.with(|state, now| state.lost(id, lost, now));
     }
 }
 

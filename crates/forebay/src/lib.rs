@@ -59,6 +59,7 @@ mod invariant;
 mod keys;
 mod list;
 mod live;
+mod lost;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod model;
@@ -92,6 +93,7 @@ pub use error::{BuildError, GetError, NotReady, Phase, Timeout};
 pub use guard::{Detached, Guard, GuardRef};
 pub use histogram::Histogram;
 pub use invariant::Invariant;
+pub use lost::Lost;
 pub use need::Figures;
 pub use observer::{Event, Observer};
 pub use pool::{Drained, Pool, Source};

@@ -8,6 +8,7 @@ use crate::budget::Lease;
 use crate::clock::Instant;
 use crate::connector::{Connector, Killer};
 use crate::list::{Link, Linked};
+use crate::lost::Lost;
 use crate::observer::Event;
 use crate::reason::Discard;
 use crate::source::Step;
@@ -84,6 +85,7 @@ pub(crate) struct Entry<C: Connector> {
     pub(crate) agenda_at: Option<Instant>,
     pub(crate) generation: u64,
     pub(crate) killer: Option<Killer>,
+    pub(crate) lost: Option<Lost>,
     pub(crate) lease: Option<Lease>,
     /// After closing, the slot and the lease are used to open this key.
     pub(crate) reopen: Option<u32>,

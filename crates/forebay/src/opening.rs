@@ -36,6 +36,7 @@ impl<C: Connector> State<C> {
             agenda_at: None,
             generation: source.generation,
             killer: None,
+            lost: None,
             lease: Some(lease),
             reopen: None,
             disowned: false,
@@ -95,6 +96,7 @@ impl<C: Connector> State<C> {
         entry.checked_at = now;
         entry.since = now;
         entry.killer = opened.killer;
+        entry.lost = opened.lost;
         self.agenda.insert((ripe_at, id));
         source.opening -= 1;
         source.steps[Step::Connect as usize] -= 1;

@@ -198,11 +198,12 @@ pub struct Holder {
     source: usize,
 }
 
-/// What a budget may ask of a pool, from any thread.
+/// What a budget or a connector may ask of a pool, from any thread.
 pub(crate) trait Holding: Send + Sync {
     fn wake(&self);
     fn keep(&self, source: usize, most: u32) -> u32;
     fn revoke(&self, source: usize);
+    fn lost(&self, id: u32, lost: &crate::lost::Lost);
 }
 
 impl Holder {
