@@ -49,7 +49,7 @@ async fn an_idle_connection_that_dies_is_replaced_before_it_is_drawn() {
     tokio::time::sleep(Duration::from_millis(10)).await;
     let stats = pool.stats();
     assert_eq!(stats.sources[0].ready, 4);
-    assert_eq!(stats.sources[0].discards[Discard::Broken as usize], 1);
+    assert_eq!(stats.sources[0].discarded(Discard::Broken), 1);
     let drawn: Vec<_> = (0..4).map(|_| pool.try_get().expect("ready")).collect();
     assert!(drawn.iter().all(|conn| **conn != 1));
     assert_eq!(pool.audit(), []);
