@@ -2,6 +2,8 @@
 //! gives the exit code; what a command does is in a module of its own.
 
 mod dev;
+mod fleet;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -12,14 +14,16 @@ use clap::{CommandFactory, Parser, Subcommand};
 const OK: u8 = 0;
 /// The command ran, and found something wrong.
 const FAILED: u8 = 1;
-/// The arguments make no sense; clap uses the same number.
+/// The arguments or the input make no sense; clap uses the same number.
 const BAD_ARGUMENTS: u8 = 2;
 
 const EXAMPLES: &str = "\
-Example:
-  forebay dev        see the pool work: nothing to install, nothing to configure
+Examples:
+  forebay dev                           see the pool work: nothing to install or configure
+  forebay sim scenarios/local.yaml      what a fleet will do, before it is paid for
+  forebay fleet status --redis URL      who holds how many connections right now
 
-`forebay dev --help` explains what it shows.";
+`forebay COMMAND --help` explains each.";
 
 const ABOUT: &str = "\
 The connection layer for backends that ration connections: it keeps a stock of
@@ -35,19 +39,34 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Dev(dev::Args),
+    Fleet(fleet::Args),
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
-    let Command::Dev(args) = Cli::parse().command;
-    match dev::run(&args) {
-        Ok(true) => ExitCode::from(OK),
-        Ok(false) => ExitCode::from(FAILED),
-        Err(dev::Error::Arguments(message)) => refuse("dev", &message),
-        Err(error) => {
-            eprintln!("forebay: {error}");
-            ExitCode::from(FAILED)
-        }
+    match Cli::parse().command {
+        Command::Dev(args) => match dev::run(&args) {
+            Ok(good) => finished(good),
+            Err(dev::Error::Arguments(message)) => refuse("dev", &message),
+            Err(error) => {
+                eprintln!("forebay: {error}");
+                ExitCode::from(FAILED)
+            }
+        },
+        Command::Fleet(args) => fleet::run(&args),
+        Command::Sim(args) => match sim::run(&args) {
+            Ok(good) => finished(good),
+            Err(sim::Error::Arguments(message)) => refuse("sim", &message),
+            Err(error) => {
+                error.to_string().lines().for_each(|line| eprintln!("forebay: {line}"));
+                ExitCode::from(BAD_ARGUMENTS)
+            }
+        },
     }
+}
+
+fn finished(good: bool) -> ExitCode {
+    ExitCode::from(if good { OK } else { FAILED })
 }
 
 /// Says what is wrong with the arguments in the way clap does.

@@ -6,15 +6,13 @@
 //! less than what the member uses. So a report says what is *kept*, from that
 //! moment no more than that is used, and only the answer can raise it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use forebay::{Instant, Standing};
+use forebay::{Ask, Instant, Standing};
 
-use crate::message::{Answer, Booking, MemberId, Profile, Report};
+use crate::message::{Answer, Booking, Limits, MemberId, Profile, Report};
 use crate::settings::{MemberSettings, OnLoss};
-
-/// The most leases asked for beyond what is needed at once.
-const BLOCK_MAX: u32 = 256;
 
 /// Where a member is with the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +49,15 @@ struct InFlight {
     seq: u64,
     at: Instant,
     held: u32,
+    leave: bool,
+}
+
+/// What a pool would like to have besides what it has.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    leases: u32,
+    waiters: u32,
+    at: Instant,
 }
 
 /// One member's account with one backend.
@@ -76,12 +83,8 @@ pub(crate) struct Account {
     /// Leases of former lives that are still out.
     strays: u32,
     reaped_at: Option<Instant>,
-    /// Leases that pools asked for and did not get, and when they last asked.
-    short: u32,
-    waiters: u32,
-    short_at: Option<Instant>,
-    /// Asked for on top, while nobody else waits.
-    block: u32,
+    /// What each pool would still like to have.
+    wishes: BTreeMap<u64, Wish>,
     used_since_report: bool,
     pub(crate) last: Booking,
     in_flight: Option<InFlight>,
@@ -92,8 +95,9 @@ pub(crate) struct Account {
     urgent: bool,
     killed: bool,
     grown: bool,
-    granted_at: Option<Instant>,
     doubt_until: Option<Instant>,
+    /// Leases that pools had when it woke past its fence: they close before the answer comes.
+    doubted: u32,
     pause: Duration,
     leaving: bool,
     announced: bool,
@@ -127,10 +131,7 @@ impl Account {
             coming_back: 0,
             strays: 0,
             reaped_at: None,
-            short: 0,
-            waiters: 0,
-            short_at: None,
-            block: 0,
+            wishes: BTreeMap::new(),
             used_since_report: false,
             last: Booking::default(),
             in_flight: None,
@@ -140,8 +141,8 @@ impl Account {
             urgent: false,
             killed: false,
             grown: false,
-            granted_at: None,
             doubt_until: None,
+            doubted: 0,
             pause: Duration::ZERO,
             leaving: false,
             announced,
@@ -158,6 +159,11 @@ impl Account {
         self.taken
     }
 
+    /// The limits as this member has them.
+    pub(crate) fn limits(&self) -> Limits {
+        self.profile.limits
+    }
+
     /// Changes what it says of the backend's limits.
     pub(crate) fn set_profile(&mut self, profile: Profile) {
         self.profile = profile;
@@ -166,25 +172,34 @@ impl Account {
 
     // ---- what pools do ----
 
-    /// Takes up to `want` leases; what is missing is asked for with the next report.
-    /// `true` if a report should go soon.
-    pub(crate) fn take(&mut self, now: Instant, want: u32, waiters: u32) -> (u32, bool) {
+    /// Takes leases; what is missing is asked for with the next report. `true` if
+    /// that should go soon.
+    pub(crate) fn take(&mut self, now: Instant, ask: Ask) -> (u32, bool) {
         let free = self.cap(now).saturating_sub(self.taken);
-        let given = if self.standing(now) == Standing::Good { want.min(free) } else { 0 };
+        let given = if self.standing(now) == Standing::Good { ask.want.min(free) } else { 0 };
         self.taken += given;
         self.used_since_report |= given > 0;
-        let short = want - given;
-        let news = short > self.short;
-        if short > 0 {
-            self.short = self.short.max(short);
-            self.waiters = waiters;
-            self.short_at = Some(now);
+        let before = self.wish();
+        let leases = ask.want - given + ask.more;
+        if leases > 0 {
+            self.wishes.insert(ask.asker, Wish { leases, waiters: ask.waiters, at: now });
         } else {
-            self.short = 0;
-            self.waiters = 0;
+            self.wishes.remove(&ask.asker);
         }
         // what has been asked for before is on its way, or not to be had
+        let missing = self.taken + self.wish() > self.booked;
+        let news = missing && self.wish() + given > before;
         (given, news && self.link == Link::Current && self.mark_urgent())
+    }
+
+    /// How many leases could be taken at once.
+    pub(crate) fn room(&self, now: Instant) -> u32 {
+        self.cap(now).saturating_sub(self.taken)
+    }
+
+    /// What pools would still like to have.
+    fn wish(&self) -> u32 {
+        self.wishes.values().map(|wish| wish.leases).sum()
     }
 
     /// Leases of a life come back; `true` if a report should go soon.
@@ -228,6 +243,9 @@ impl Account {
                     _ if !lapsed => Standing::Good,
                     (OnLoss::Fence, _) if expired => Standing::Expired,
                     (OnLoss::Share | OnLoss::Hold, Link::Lapsed) => Standing::Good,
+                    // good until ttl, and most of them will be kept: nothing is closed for
+                    // the moment that the member's thread needs to notice
+                    (OnLoss::Share | OnLoss::Hold, _) if !expired => Standing::Good,
                     // past its fence, and nobody has looked yet what became of the leases
                     _ => Standing::Fenced,
                 }
@@ -302,6 +320,10 @@ impl Account {
     /// The share of the limit that this member has while the keeper is away, once
     /// it may be used to the full.
     pub(crate) fn offline_share(&self, now: Instant) -> Option<(u32, u32)> {
+        if self.link == Link::Never && self.settings.cold_share > 0 {
+            let limit = self.limits().open.max(1);
+            return Some((self.settings.cold_share.min(limit), limit));
+        }
         let alone = self.link == Link::Lapsed
             && self.settings.on_loss == OnLoss::Share
             && self.grow_at().is_some_and(|at| now >= at);
@@ -329,6 +351,7 @@ impl Account {
                 // stopped for so long that others may have the leases by now: ask first
                 self.link = Link::Doubt;
                 self.doubt_until = Some(now + self.settings.request_timeout);
+                self.doubted = self.taken;
                 todo.report = true;
                 self.in_flight = None;
             } else {
@@ -353,9 +376,9 @@ impl Account {
         if self.offline_share(now).is_some() && !std::mem::replace(&mut self.grown, true) {
             todo.wake = true;
         }
-        if self.short_at.is_some_and(|at| now >= at + self.settings.heartbeat * 2) {
-            (self.short, self.waiters, self.short_at) = (0, 0, None);
-        }
+        // a pool that nothing happens to does not ask again by itself
+        todo.wake |= self.wishes.values().any(|wish| now >= wish.at + self.settings.heartbeat);
+        self.wishes.retain(|_, wish| now < wish.at + self.settings.heartbeat * 2);
         let due = now >= self.next_report || self.urgent && self.failures == 0;
         todo.report |= due && self.in_flight.is_none() && self.link != Link::Left;
         todo
@@ -363,10 +386,9 @@ impl Account {
 
     /// When to [`tick`](Self::tick) again at the latest.
     pub(crate) fn next_wake(&self, now: Instant) -> Instant {
-        let mut at = self.next_report.max(now);
-        if let Some(call) = self.in_flight {
-            at = call.at + self.settings.request_timeout;
-        }
+        // a call under way ends by itself, and to look at it before that helps nobody
+        let idle = self.in_flight.is_none();
+        let at = if idle { self.next_report.max(now) } else { now + self.settings.heartbeat };
         let ahead = [self.soft(), self.hard(), self.grow_at(), self.doubt_until];
         ahead.into_iter().flatten().filter(|next| *next > now).fold(at, Instant::min)
     }
@@ -377,30 +399,26 @@ impl Account {
     pub(crate) fn compose(&mut self, now: Instant) -> Report {
         self.seq += 1;
         self.urgent = false;
-        let grant_missing = self.short > 0;
-        let spare = self.booked.saturating_sub(self.taken);
-        let wanted = self.last.contended || self.last.recall > 0 || self.leaving;
-        // what was just granted is about to be taken
-        let keep_spare = self.is_settling(now) || self.used_since_report && !wanted;
         let lent = self.link == Link::Current || self.link == Link::Doubt;
-        let held = if keep_spare && lent { self.taken + spare } else { self.taken };
-        let held = if lent { held.min(self.booked) } else { held };
-        let need = self.taken + self.short;
-        if grant_missing && !self.last.contended {
-            let most = BLOCK_MAX.min(self.last.limit / (4 * self.last.members.max(1)));
-            self.block = (self.block * 2).max(self.short).min(most);
-        } else {
-            self.block = 0;
+        let wish = if self.leaving { 0 } else { self.wish() };
+        let spare = if lent { self.booked.saturating_sub(self.taken) } else { 0 };
+        let idle_may_stay = self.used_since_report
+            && !(self.last.contended || self.last.recall > 0 || self.leaving);
+        let kept = if idle_may_stay { spare } else { spare.min(wish) };
+        let mut held = self.taken + kept;
+        if lent {
+            let asked_for = self.booked.saturating_sub(self.last.recall);
+            held = held.min(asked_for.max(self.taken)).min(self.booked);
         }
         // a join that is not answered must leave nothing granted behind
         let (held, want) = match self.seq {
             1 => (0, 0),
-            _ if self.leaving => (held, held),
-            _ => (held, held.max(need + self.block)),
+            _ => (held, held.max(self.taken + wish)),
         };
         self.used_since_report = false;
         let pause_ms = std::mem::take(&mut self.pause).as_millis() as u64;
-        self.in_flight = Some(InFlight { seq: self.seq, at: now, held });
+        let leave = self.leaving && self.taken == 0;
+        self.in_flight = Some(InFlight { seq: self.seq, at: now, held, leave });
         self.next_report = now + self.settings.heartbeat;
         Report {
             backend: self.backend.clone(),
@@ -409,11 +427,11 @@ impl Account {
             generation: self.generation.clone(),
             held,
             want,
-            waiters: self.waiters,
+            waiters: self.wishes.values().map(|wish| wish.waiters).sum(),
             share: self.last.share,
             elapsed_ms: self.renewed.map(|at| now.saturating_duration_since(at).as_millis() as u64),
             pause_ms,
-            leave: self.leaving && self.taken == 0,
+            leave,
             nonce: self.rng.u64(..),
             profile: self.profile.clone(),
         }
@@ -439,7 +457,7 @@ impl Account {
     }
 
     fn was_booked(&mut self, call: InFlight, booking: Booking, now: Instant) -> Todo {
-        if self.leaving && self.taken == 0 {
+        if call.leave {
             self.link = Link::Left;
             return Todo { wake: true, ..Todo::default() };
         }
@@ -449,22 +467,17 @@ impl Account {
         self.killed = false;
         self.grown = false;
         self.doubt_until = None;
+        self.doubted = 0;
         self.renewed = Some(call.at);
         self.generation = Some(booking.generation.clone());
         self.booked = booking.held;
         self.last = booking;
-        if granted {
-            // the pools ask again for what they still miss
-            (self.short, self.short_at) = (0, None);
-            self.granted_at = Some(now);
-        }
-        if (self.last.contended || self.last.recall > 0) && self.booked > self.taken {
-            self.next_report = self.next_report.min(now + self.settling());
-        }
-        if call.seq == 1 && self.short > 0 {
+        let missing = self.taken + self.wish() > self.booked;
+        let idle = self.booked > self.taken + self.wish();
+        if idle && (self.last.contended || self.last.recall > 0) || call.seq == 1 && missing {
             self.urgent = true;
         }
-        if self.short > 0 || self.last.declaring_ms > 0 {
+        if missing || self.last.declaring_ms > 0 {
             // keepers that announce nothing are asked now and then
             let calm = self.settings.heartbeat / if self.announced { 2 } else { 10 };
             let jitter = 0.75 + self.rng.f64() / 2.0;
@@ -476,7 +489,7 @@ impl Account {
     /// Others may have the leases of this life: begin another one.
     fn was_reaped(&mut self, now: Instant) -> Todo {
         self.reaped += 1;
-        self.overshoot += u64::from(self.taken);
+        self.overshoot += u64::from(self.taken.max(std::mem::take(&mut self.doubted)));
         self.strays += self.taken;
         self.reaped_at = Some(now);
         self.life += 1;
@@ -500,20 +513,13 @@ impl Account {
         if self.link == Link::Never && call.seq == 1 {
             self.seq = 0;
         }
+        // pools that were refused their share while it was under way are to look again
+        self.grown = false;
         self.failures += 1;
         let base = self.settings.request_timeout / 2;
         let wait = base * 2_u32.saturating_pow(self.failures.min(6) - 1);
         let wait = wait.min(self.settings.heartbeat).mul_f64(0.5 + self.rng.f64());
         self.next_report = now + wait;
-    }
-
-    /// How long leases that were granted may take to be used.
-    fn settling(&self) -> Duration {
-        self.settings.heartbeat / 40
-    }
-
-    fn is_settling(&self, now: Instant) -> bool {
-        self.granted_at.is_some_and(|at| now < at + self.settling()) && !self.leaving
     }
 
     /// Gives everything back as it comes, and leaves once nothing is left.
@@ -523,6 +529,12 @@ impl Account {
         if self.link == Link::Never && self.in_flight.is_none() {
             self.link = Link::Left;
         }
+    }
+
+    /// Nobody renews any more: nothing may be opened or handed out.
+    pub(crate) fn abandon(&mut self) -> Todo {
+        self.link = Link::Left;
+        Todo { revoke: true, ..Todo::default() }
     }
 
     /// Something has changed for this member in the keeper's books.

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay::{Clock, CountBudget, Grant, Holder, Instant, Standing};
+use forebay::{Ask, Clock, CountBudget, Grant, Holder, Instant, Standing};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -90,9 +90,9 @@ impl std::fmt::Debug for FleetCount {
 }
 
 impl CountBudget for FleetCount {
-    fn take(&self, now: Instant, want: u32, waiters: u32) -> Grant {
+    fn take(&self, now: Instant, ask: Ask) -> Grant {
         let ((leases, soon), epoch) = self.with(|account, _| {
-            let taken = account.take(now, want, waiters);
+            let taken = account.take(now, ask);
             (taken, account.life)
         });
         if soon {
@@ -121,6 +121,10 @@ impl CountBudget for FleetCount {
             return Standing::Good;
         }
         self.account.lock().standing(now)
+    }
+
+    fn room(&self, now: Instant) -> u32 {
+        self.account.lock().room(now)
     }
 
     fn coming_back(&self, leases: Grant) {

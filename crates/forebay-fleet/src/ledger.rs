@@ -43,7 +43,7 @@ pub struct Window {
     pub until_ms: u64,
     /// Data may have been lost: whoever the books do not know may still be a member.
     pub lossy: bool,
-    /// Each member's first report counts, even where the books have less.
+    /// Members are believed, even where the books have less.
     pub trusting: bool,
 }
 
@@ -116,6 +116,32 @@ pub struct Moment<'a> {
     pub by_time: bool,
 }
 
+/// What is asked of all pages together.
+struct Sums {
+    limits: Limits,
+    limit_by: String,
+    members: u32,
+    total: u32,
+    recalled: u32,
+    expected: u32,
+    weights: u64,
+    promised: u64,
+    contended: bool,
+}
+
+impl Sums {
+    /// Leases booked beyond the limit.
+    fn over(&self) -> u32 {
+        self.total.saturating_sub(self.limits.open)
+    }
+
+    /// The share of the limit that a member's weight gives it.
+    fn fair_share(&self, entry: &Entry) -> u32 {
+        let part = u64::from(self.limits.open) * u64::from(entry.profile.weight);
+        (part / self.weights.max(1)) as u32
+    }
+}
+
 /// What came of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stepped {
@@ -177,11 +203,13 @@ impl Ledger {
         }
         self.book(report, now);
         self.distribute(Some(&report.member), now, &mut stepped.news);
-        self.recall_surplus(&report.member);
-        self.recall_for(report, now, &mut stepped.news);
-        self.end_needless_recalls(&report.member);
-        let share = self.offer_share(&report.member);
-        stepped.answer = Answer::Booked(self.booking(&report.member, share, now));
+        let mut sums = self.sums();
+        self.recall_surplus(&report.member, &mut sums);
+        self.forget_lost_recalls(&report.member, &mut sums);
+        self.recall_for(report, now, &mut sums, &mut stepped.news);
+        self.end_needless_recalls(&report.member, &mut sums);
+        let share = self.offer_share(&report.member, &sums);
+        stepped.answer = Answer::Booked(self.booking(&report.member, share, now, sums));
         stepped
     }
 
@@ -197,17 +225,34 @@ impl Ledger {
             return;
         }
         let gone_back = now + margin < self.last_ms;
-        let entry = self.members.get(&report.member);
+        // what comes late says nothing of the clock
+        let entry = self.members.get(&report.member).filter(|entry| report.seq > entry.seq);
         let gone_ahead = entry.zip(report.elapsed_ms).is_some_and(|(entry, elapsed)| {
             now.saturating_sub(entry.renewed_ms) > elapsed.saturating_add(margin)
         });
-        // all were cut off together: nobody's leases went to others meanwhile
-        let silent = entry.is_some_and(|entry| now >= entry.renewed_ms + entry.profile.reclaim_ms)
-            && now >= self.heard_ms + ttl;
-        if gone_back || gone_ahead {
+        // all were cut off together: nobody's leases went to others meanwhile, and each
+        // may have gone over to its share
+        let silent =
+            entry.is_some_and(|entry| now >= entry.renewed_ms + ttl) && now >= self.heard_ms + ttl;
+        if gone_back {
+            self.set_back(now);
+        }
+        // a report that was long under way looks like a leap, too, when all were silent
+        if gone_back || gone_ahead && !silent {
             self.open_window(ttl, Doubt::Clock, moment);
         } else if silent {
             self.open_window(ttl, Doubt::Silence, moment);
+        }
+    }
+
+    /// Nothing can have happened later than now: else it would last for as long as
+    /// the clock was set back, or nobody be reaped.
+    fn set_back(&mut self, now: u64) {
+        self.paused_until_ms = self.paused_until_ms.min(now);
+        for entry in self.members.values_mut() {
+            entry.joined_ms = entry.joined_ms.min(now);
+            entry.renewed_ms = entry.renewed_ms.min(now);
+            entry.waiting_since_ms = entry.waiting_since_ms.map(|since| since.min(now));
         }
     }
 
@@ -269,7 +314,8 @@ impl Ledger {
             return Err(Answer::Stale);
         }
         let trusting = self.window.is_some_and(|window| window.trusting);
-        if trusting && entry.declared != self.windows {
+        // one that was sent before the window and arrived in it does not count for good
+        if trusting && (entry.declared != self.windows || report.held > entry.held) {
             entry.held = report.held;
             entry.reserved = 0;
             entry.declared = self.windows;
@@ -329,6 +375,9 @@ impl Ledger {
         if self.window.is_some() || now < self.paused_until_ms {
             return;
         }
+        if !self.members.values().any(|entry| entry.unmet() > 0) {
+            return;
+        }
         let mut free = self.limits().0.open.saturating_sub(self.total());
         for _ in 0..MOVES_MAX {
             let waiting = || self.members.iter().filter(|(_, entry)| entry.unmet() > 0);
@@ -363,18 +412,36 @@ impl Ledger {
     }
 
     /// Over a lowered limit, asks the member for what it has over its share of it.
-    fn recall_surplus(&mut self, member: &MemberId) {
-        let recalled: u32 = self.members.values().map(|entry| entry.recall).sum();
-        let over = self.total().saturating_sub(self.limits().0.open).saturating_sub(recalled);
-        let fair = self.fair_share(member);
+    fn recall_surplus(&mut self, member: &MemberId, sums: &mut Sums) {
+        let over = sums.over().saturating_sub(sums.recalled);
         if let Some(entry) = self.members.get_mut(member) {
-            entry.recall += over.min(entry.lasting().saturating_sub(fair)).min(entry.held);
+            let fair = sums.fair_share(entry);
+            let more = over.min(entry.lasting().saturating_sub(fair)).min(entry.held);
+            entry.recall += more;
+            sums.recalled += more;
+        }
+    }
+
+    /// What was asked back from somebody who has gone, or went to another one, does
+    /// not come any more.
+    fn forget_lost_recalls(&mut self, member: &MemberId, sums: &mut Sums) {
+        let lost = sums.expected.saturating_sub(sums.recalled.saturating_sub(sums.over()));
+        if let Some(entry) = self.members.get_mut(member) {
+            let fewer = entry.expected.min(lost);
+            entry.expected -= fewer;
+            sums.expected -= fewer;
         }
     }
 
     /// Asks leases back from those who have most, as far as that makes it fairer;
     /// and for one who has none and has waited long, from anybody.
-    fn recall_for(&mut self, report: &Report, now: u64, news: &mut BTreeSet<MemberId>) {
+    fn recall_for(
+        &mut self,
+        report: &Report,
+        now: u64,
+        sums: &mut Sums,
+        news: &mut BTreeSet<MemberId>,
+    ) {
         let me = &report.member;
         for _ in 0..MOVES_MAX {
             let Some(mine) = self.members.get(me) else { return };
@@ -382,9 +449,12 @@ impl Ledger {
                 return;
             }
             let others = self.members.iter().filter(|(other, _)| *other != me);
-            let richest = others.max_by(|(_, a), (_, b)| {
-                (u64::from(a.lasting()) * u64::from(b.profile.weight))
-                    .cmp(&(u64::from(b.lasting()) * u64::from(a.profile.weight)))
+            // by what they would have left: of two that are equally rich the heavier
+            // one misses one lease less
+            let left = |entry: &Entry| u64::from(entry.lasting() - 1);
+            let richest = others.filter(|(_, e)| e.lasting() > 0).max_by(|(_, a), (_, b)| {
+                (left(a) * u64::from(b.profile.weight))
+                    .cmp(&(left(b) * u64::from(a.profile.weight)))
             });
             let Some((donor, theirs)) = richest else { return };
             let will_have = u64::from(mine.booked() + mine.expected);
@@ -394,74 +464,97 @@ impl Ledger {
             let waited = mine.waiting_since_ms.map_or(0, |since| now.saturating_sub(since));
             let turn =
                 will_have == 0 && report.waiters > 0 && waited >= report.profile.heartbeat_ms;
-            if theirs.lasting() == 0 || !(fairer || turn) {
+            if !(fairer || turn) {
                 return;
             }
             let donor = donor.clone();
             news.insert(donor.clone());
             if let Some(theirs) = self.members.get_mut(&donor) {
                 theirs.recall += 1;
+                sums.recalled += 1;
             }
             if let Some(mine) = self.members.get_mut(me) {
                 mine.expected += 1;
+                sums.expected += 1;
             }
         }
     }
 
     /// Takes back recalls that nobody waits for any more.
-    fn end_needless_recalls(&mut self, member: &MemberId) {
-        let over = self.total().saturating_sub(self.limits().0.open);
-        let needed: u32 = self.members.values().map(|entry| entry.expected).sum::<u32>() + over;
-        let recalled: u32 = self.members.values().map(|entry| entry.recall).sum();
+    fn end_needless_recalls(&mut self, member: &MemberId, sums: &mut Sums) {
+        let needless = sums.recalled.saturating_sub(sums.expected + sums.over());
         if let Some(entry) = self.members.get_mut(member) {
-            entry.recall -= entry.recall.min(recalled.saturating_sub(needed));
+            let fewer = entry.recall.min(needless);
+            entry.recall -= fewer;
+            sums.recalled -= fewer;
         }
-    }
-
-    /// The share of the limit that a member's weight gives it.
-    fn fair_share(&self, member: &MemberId) -> u32 {
-        let weights: u64 = self.members.values().map(|e| u64::from(e.profile.weight)).sum();
-        let Some(entry) = self.members.get(member) else { return 0 };
-        let limit = u64::from(self.limits().0.open);
-        (limit * u64::from(entry.profile.weight) / weights.max(1)) as u32
     }
 
     /// The offline share to tell a member. Raised only by what the others are
     /// known to go without; lowered in the books once the member has said so.
-    fn offer_share(&mut self, member: &MemberId) -> u32 {
-        let limit = self.limits().0.open;
-        let promised: u64 = self.members.values().map(|entry| u64::from(entry.share)).sum();
-        let count = self.members.len() as u32;
-        let fair = self.fair_share(member);
+    fn offer_share(&mut self, member: &MemberId, sums: &Sums) -> u32 {
+        let limit = sums.limits.open;
         let lossy = self.window.is_some_and(|window| window.lossy);
         let Some(entry) = self.members.get_mut(member) else { return 0 };
-        let target = fair.min(limit / count.max(entry.profile.divisor).max(1));
-        let free = u64::from(limit).saturating_sub(promised) as u32;
+        let most = limit / sums.members.max(entry.profile.divisor).max(1);
+        let target = sums.fair_share(entry).min(most);
+        let free = u64::from(limit).saturating_sub(sums.promised) as u32;
         if target > entry.share && !lossy {
             entry.share += free.min(target - entry.share);
         }
         target.min(entry.share)
     }
 
+    /// Everything that is asked of all pages, in one walk.
+    fn sums(&self) -> Sums {
+        let (limits, limit_by) = self.limits();
+        let mut sums = Sums {
+            limits,
+            limit_by,
+            members: 0,
+            total: 0,
+            recalled: 0,
+            expected: 0,
+            weights: 0,
+            promised: 0,
+            contended: false,
+        };
+        for entry in self.members.values() {
+            sums.members += 1;
+            sums.total += entry.booked();
+            sums.recalled += entry.recall;
+            sums.expected += entry.expected;
+            sums.weights += u64::from(entry.profile.weight);
+            sums.promised += u64::from(entry.share);
+            sums.contended |= entry.unmet() > 0;
+        }
+        sums
+    }
+
     /// The limits that count, and whose open limit that is: the lowest of each
     /// among the members with the highest version.
     pub fn limits(&self) -> (Limits, String) {
-        let version = self.members.values().map(|e| e.profile.limits.version).max().unwrap_or(0);
-        let newest = || self.members.iter().filter(|(_, e)| e.profile.limits.version == version);
-        let lowest = newest().min_by_key(|(_, entry)| entry.profile.limits.open);
-        let Some((member, entry)) = lowest else {
-            return (Limits { open: 0, rate: 0, burst: 0, version }, String::new());
+        let mut counts = Limits { open: 0, rate: 0, burst: 0, version: 0 };
+        let mut whose = None;
+        // a rate of nothing is a rate that is not shared
+        let lower = |counts: u32, says: u32| match (counts, says) {
+            (0, one) | (one, 0) => one,
+            (one, other) => one.min(other),
         };
-        let least = |of: fn(&Limits) -> u32| {
-            newest().map(|(_, entry)| of(&entry.profile.limits)).filter(|n| *n > 0).min()
-        };
-        let limits = Limits {
-            open: entry.profile.limits.open,
-            rate: least(|limits| limits.rate).unwrap_or(0),
-            burst: least(|limits| limits.burst).unwrap_or(0),
-            version,
-        };
-        (limits, member.as_str().to_owned())
+        for (member, entry) in &self.members {
+            let said = entry.profile.limits;
+            if whose.is_none() || said.version > counts.version {
+                (counts, whose) = (said, Some(member));
+            } else if said.version == counts.version {
+                if said.open < counts.open {
+                    whose = Some(member);
+                }
+                counts.open = counts.open.min(said.open);
+                counts.rate = lower(counts.rate, said.rate);
+                counts.burst = lower(counts.burst, said.burst);
+            }
+        }
+        (counts, whose.map_or_else(String::new, |member| member.as_str().to_owned()))
     }
 
     /// Leases booked for all members.
@@ -469,19 +562,18 @@ impl Ledger {
         self.members.values().map(Entry::booked).sum()
     }
 
-    fn booking(&self, member: &MemberId, share: u32, now: u64) -> Booking {
-        let (limits, limit_by) = self.limits();
+    fn booking(&self, member: &MemberId, share: u32, now: u64, sums: Sums) -> Booking {
         let entry = self.members.get(member);
         Booking {
             generation: self.generation.clone(),
             held: entry.map_or(0, |entry| entry.held),
             share,
             recall: entry.map_or(0, |entry| entry.recall),
-            contended: self.members.values().any(|entry| entry.unmet() > 0),
-            limit: limits.open,
-            limit_by,
-            total: self.total(),
-            members: self.members.len() as u32,
+            contended: sums.contended,
+            limit: sums.limits.open,
+            limit_by: sums.limit_by,
+            total: sums.total,
+            members: sums.members,
             declaring_ms: self.window.map_or(0, |window| window.until_ms.saturating_sub(now)),
         }
     }

@@ -6,6 +6,7 @@ mod count;
 mod deadman;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
+mod env;
 mod keeper;
 mod ledger;
 mod member;
@@ -23,6 +24,7 @@ pub use account::Link;
 pub use count::FleetCount;
 #[cfg(feature = "dynamodb")]
 pub use dynamodb::{DynamoKeeper, DynamoSettings, TableSetup};
+pub use env::{EnvTable, FleetEnv};
 pub use keeper::{Keeper, KeeperError, News};
 pub use ledger::{Entry, Ledger, Moment, Stepped, Window};
 pub use member::{Backend, BackendState, FleetError, Member};

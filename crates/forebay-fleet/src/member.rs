@@ -16,7 +16,7 @@ use crate::account::{Account, Link};
 use crate::count::FleetCount;
 use crate::deadman::DeadMan;
 use crate::keeper::{Keeper, KeeperError, News};
-use crate::message::{Limits, MemberId};
+use crate::message::MemberId;
 use crate::pace::{FleetRate, Pacer};
 use crate::settings::{BackendLimits, InvalidSettings, MemberSettings};
 
@@ -41,7 +41,9 @@ pub enum FleetError {
     Left,
 }
 
-/// One process's part in the fleet.
+/// One process's part in the fleet. Dropping it without [leaving](Self::leave)
+/// closes every connection that pools still have under its leases, since nobody
+/// renews them any more.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -119,7 +121,6 @@ struct State {
 #[derive(Debug, Clone)]
 struct Tended {
     budgets: Backend,
-    limits: Limits,
     reports: Arc<std::sync::atomic::AtomicU64>,
 }
 
@@ -225,7 +226,7 @@ impl Member {
         let count = FleetCount::new(account, shared.settings.on_loss, shared.clock.clone());
         let (rate, inbox) = FleetRate::new();
         let budgets = Backend { count: Arc::new(count), rate: Arc::new(rate) };
-        let tended = Tended { budgets: budgets.clone(), limits, reports: Arc::default() };
+        let tended = Tended { budgets: budgets.clone(), reports: Arc::default() };
         state.backends.insert(id.to_owned(), tended.clone());
         self.orders
             .send(Order::Tend(id.to_owned(), tended, inbox))
@@ -315,14 +316,13 @@ async fn run(
 ) {
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(listen(shared.clone(), keeper.clone()));
-    // ends when the member is dropped: what it held is reaped, or was given back
+    // ends when the member is dropped
     while let Some(order) = orders.recv().await {
         let Order::Tend(id, tended, inbox) = order;
         let pacer = {
             let mut state = shared.state.lock();
             Pacer {
                 backend: id.clone(),
-                limits: tended.limits,
                 settings: shared.settings.clone(),
                 keeper: keeper.clone(),
                 count: tended.budgets.count.clone(),
@@ -331,12 +331,20 @@ async fn run(
                 figures: tended.budgets.rate.figures(),
                 stock: VecDeque::new(),
                 ahead: 8,
+                lead_us: 0,
                 offline: None,
                 base: shared.clock.now(),
             }
         };
         tasks.spawn(pacer.run(inbox));
         tasks.spawn(tend(shared.clone(), keeper.clone(), id, tended));
+    }
+    drop(tasks);
+    // nobody renews from here on: what pools still have would outlive its leases
+    let backends = shared.state.lock().backends.clone();
+    for tended in backends.values() {
+        let count = &tended.budgets.count;
+        count.carry_out(count.with(|account, _| account.abandon()));
     }
     if let Some(dead_man) = &shared.dead_man {
         dead_man.disarm();
@@ -415,7 +423,7 @@ async fn tend(shared: Arc<Shared>, keeper: Arc<dyn Keeper>, id: String, tended: 
             Some(Ok(answer)) => {
                 let todo = count.with(|account, now| account.answered(seq, answer, now));
                 count.carry_out(todo);
-                told.answered(&id, count, &tended.limits);
+                told.answered(&id, count);
             }
             failed => {
                 count.with(|account, now| account.lost(seq, now));
@@ -436,8 +444,9 @@ struct Told {
 }
 
 impl Told {
-    fn answered(&mut self, id: &str, count: &FleetCount, limits: &Limits) {
-        let (last, reaped) = count.with(|account, _| (account.last.clone(), account.reaped));
+    fn answered(&mut self, id: &str, count: &FleetCount) {
+        let (last, reaped, limits) =
+            count.with(|account, _| (account.last.clone(), account.reaped, account.limits()));
         if std::mem::take(&mut self.away) {
             tracing::info!(backend = id, "the keeper answers again");
         }

@@ -12,6 +12,9 @@ use crate::ledger::{Ledger, Moment, Stepped};
 use crate::message::{Answer, BackendInfo, Limits, MemberId, Report, Reserve, Reserved};
 use crate::rate::RateBook;
 
+/// Steps of the clock below this are not told from a slow reader.
+const CLOCK_STEP_US: u64 = 1_000_000;
+
 /// Keeps books in memory.
 pub struct ModelKeeper {
     clock: Clock,
@@ -33,6 +36,25 @@ struct Books {
     ledger: Ledger,
     rate: RateBook,
     run_id: String,
+    /// When the rate was last looked at.
+    rate_us: u64,
+}
+
+impl Books {
+    /// After a change of server the bucket is empty; what was promised before counts.
+    /// A clock that was set back takes the rate along, one that leapt fills nothing.
+    fn settle_rate(&mut self, limits: &Limits, run_id: &str, windows: u64, now_us: u64) {
+        let back = self.rate_us.saturating_sub(now_us);
+        if back > CLOCK_STEP_US {
+            self.rate.tat_us = self.rate.tat_us.saturating_sub(back);
+            self.rate.refused_us = self.rate.refused_us.saturating_sub(back);
+        }
+        self.rate_us = now_us;
+        if self.run_id != run_id || windows != self.ledger.windows {
+            run_id.clone_into(&mut self.run_id);
+            self.rate.drain(limits, now_us);
+        }
+    }
 }
 
 /// What a keeper had at an instant, for coming back with old data.
@@ -67,6 +89,11 @@ impl ModelKeeper {
         self.state.lock().step_us += by_ms * 1000;
     }
 
+    /// Looks at a backend's books, or changes them as an accident would.
+    pub fn edit<R>(&self, backend: &str, change: impl FnOnce(&mut Ledger) -> R) -> Option<R> {
+        self.state.lock().books.get_mut(backend).map(|books| change(&mut books.ledger))
+    }
+
     /// A backend's books, for assertions.
     pub fn ledger(&self, backend: &str) -> Option<Ledger> {
         self.state.lock().books.get(backend).map(|books| books.ledger.clone())
@@ -93,13 +120,12 @@ impl State {
             ledger: Ledger::unknown(reserve.nonce, reserve.ttl_ms, moment),
             rate: RateBook::empty(&reserve.limits, now_us),
             run_id: run_id.clone(),
+            rate_us: now_us,
         });
         let known = books.ledger.limits().0;
         let limits = if known.rate == 0 { reserve.limits } else { known };
-        if books.run_id != run_id {
-            books.rate = RateBook::empty(&limits, now_us);
-            books.run_id = run_id;
-        }
+        let windows = books.ledger.windows;
+        books.settle_rate(&limits, &run_id, windows, now_us);
         (&mut books.rate, limits)
     }
 }
@@ -122,8 +148,11 @@ impl Keeper for ModelKeeper {
             ledger: Ledger::unknown(report.nonce, report.profile.ttl_ms, moment),
             rate: RateBook::empty(&report.profile.limits, now_us),
             run_id: run_id.clone(),
+            rate_us: now_us,
         });
+        let windows = books.ledger.windows;
         let stepped = books.ledger.step(report, moment);
+        books.settle_rate(&report.profile.limits, &run_id, windows, now_us);
         state.announce(&report.backend, &stepped);
         Box::pin(std::future::ready(Ok(stepped.answer)))
     }
@@ -166,7 +195,8 @@ impl Keeper for ModelKeeper {
         if is_new {
             let moment = Moment { now_ms: now_us / 1000, run_id: &run_id, by_time: true };
             let ledger = Ledger::ready(now_us, moment);
-            let books = Books { ledger, rate: RateBook::default(), run_id: run_id.clone() };
+            let rate = RateBook::default();
+            let books = Books { ledger, rate, run_id: run_id.clone(), rate_us: now_us };
             state.books.insert(backend.to_owned(), books);
         }
         Box::pin(std::future::ready(Ok(is_new)))

@@ -6,6 +6,8 @@
 //! everybody; each [`RECOVERY_US`] without another one doubles it again. Refusals
 //! that come together are one.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Limits, Reserve, Reserved};
@@ -14,6 +16,9 @@ use crate::message::{Limits, Reserve, Reserved};
 pub(crate) const RECOVERY_US: u64 = 10_000_000;
 /// Refusals within this time of the last halving do not halve again.
 pub(crate) const TOGETHER_US: u64 = 1_000_000;
+/// Permits are reserved at most this far ahead. When a keeper loses its data, what
+/// it has promised before is used up by then.
+pub(crate) const HORIZON: Duration = Duration::from_secs(2);
 /// The pace is never halved more often than this.
 pub(crate) const HALVINGS_MAX: u32 = 4;
 
@@ -29,30 +34,32 @@ pub struct RateBook {
 }
 
 impl RateBook {
-    /// A bucket that has just been emptied.
+    /// The bucket of a keeper without data.
     pub fn empty(limits: &Limits, now_us: u64) -> Self {
         let mut book = Self::default();
         book.drain(limits, now_us);
         book
     }
 
-    /// Empties the bucket: the next permit is one interval away.
+    /// Data was lost: the bucket is empty, and members may still hold permits for
+    /// the time up to [`HORIZON`]. The next is one interval after that.
     pub fn drain(&mut self, limits: &Limits, now_us: u64) {
         let interval = self.interval(limits, now_us);
-        let empty = now_us + tolerance(limits) + interval;
+        let horizon = HORIZON.as_micros() as u64;
+        let empty = now_us + horizon + tolerance(limits) + interval;
         self.tat_us = self.tat_us.max(empty);
     }
 
-    /// Reserves permits, or none if the first would have to wait for too long.
+    /// Reserves permits, as many as fall due within the longest wait.
     pub fn reserve(&mut self, reserve: &Reserve, limits: &Limits, now_us: u64) -> Reserved {
         let interval_us = self.interval(limits, now_us);
         let tat = self.tat_us.max(now_us);
         let lead_us = tat as i64 - tolerance(limits) as i64 - now_us as i64;
-        if lead_us > (reserve.max_wait_ms * 1000) as i64 {
-            return Reserved { lead_us, interval_us, permits: 0 };
-        }
-        self.tat_us = tat + interval_us * u64::from(reserve.permits);
-        Reserved { lead_us, interval_us, permits: reserve.permits }
+        let left = (reserve.max_wait_ms * 1000) as i64 - lead_us;
+        let due = if left < 0 { 0 } else { left as u64 / interval_us + 1 };
+        let permits = u64::from(reserve.permits).min(due);
+        self.tat_us = tat + interval_us * permits;
+        Reserved { lead_us, interval_us, permits: permits as u32 }
     }
 
     /// The backend refused a connect because of its rate.
@@ -111,10 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_bucket_gives_its_first_permit_after_one_interval() {
+    fn a_bucket_without_data_waits_for_what_was_promised_before() {
         let (limits, now) = (limits(100, 1000), 50_000_000);
         let mut book = RateBook::empty(&limits, now);
-        assert_eq!(book.reserve(&reserve(1), &limits, now).lead_us, 10_000);
+        assert_eq!(book.reserve(&reserve(1), &limits, now).lead_us, 2_010_000);
     }
 
     #[test]
@@ -133,10 +140,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_reserved_when_the_wait_would_be_too_long() {
+    fn nothing_is_reserved_that_would_have_to_wait_for_too_long() {
         let (limits, now) = (limits(1, 1), 50_000_000);
         let mut book = RateBook::default();
-        assert_eq!(book.reserve(&reserve(40), &limits, now).permits, 40);
+        assert_eq!(book.reserve(&reserve(40), &limits, now).permits, 31);
         let before = book.clone();
         assert_eq!(book.reserve(&reserve(1), &limits, now).permits, 0);
         assert_eq!(book, before);

@@ -46,7 +46,7 @@ pub struct InvalidSettings {
     message: String,
 }
 
-fn invalid(message: impl Into<String>) -> InvalidSettings {
+pub(crate) fn invalid(message: impl Into<String>) -> InvalidSettings {
     InvalidSettings { message: message.into() }
 }
 

@@ -229,7 +229,9 @@ impl<C: Connector> Builder<C> {
         let mut connectors = Vec::new();
         let signal = Arc::new(tokio::sync::Notify::new());
         for spec in self.sources {
-            sources.push(source_state(&spec, hold_until, &mut keys));
+            let mut source = source_state(&spec, hold_until, &mut keys);
+            source.asker = ASKERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            sources.push(source);
             connectors.push(spec.connector);
         }
         let observed = self.observer.is_some();
@@ -249,6 +251,7 @@ impl<C: Connector> Builder<C> {
             signal,
             changed: tokio::sync::Notify::new(),
             closing: tokio::sync::Notify::new(),
+            disowning: tokio::sync::Notify::new(),
             observer: self.observer,
         });
         for (index, count) in hub.counts.iter().enumerate() {
@@ -259,6 +262,9 @@ impl<C: Connector> Builder<C> {
         Ok(hub)
     }
 }
+
+/// Numbers the sources of all pools of this process.
+static ASKERS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
 
 fn source_state<C: Connector>(
     spec: &SourceSpec<C>,

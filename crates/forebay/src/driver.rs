@@ -264,7 +264,17 @@ async fn attempt<C: Connector>(
         return Ok(None);
     }
     let deadline = hub.clock.now() + limit;
-    match hub.clock.until(deadline, connector.connect(&key)).await {
+    let connected = tokio::select! {
+        biased;
+        connected = hub.clock.until(deadline, connector.connect(&key)) => connected,
+        () = hub.disowned(slot.id) => return Err(Failed {
+            reason: OpenFailure::Lease,
+            retry_after: None,
+            error: "the lease ran out during the connect".to_owned(),
+            maybe_left: true,
+        }),
+    };
+    match connected {
         Some(Ok(opened)) => Ok(Some(opened)),
         Some(Err(error)) => Err(classify(slot, connector.classify(&error), describe(&error))),
         None => Err(Failed {
@@ -300,7 +310,9 @@ async fn permit<C: Connector>(slot: &Slot<C>, key: &C::Key) -> Result<bool, Fail
             return Ok(false);
         }
         loop {
-            let (now, more) = hub.with(|state, now| (now, state.still_to_open(slot.source, now)));
+            let (now, more) = hub.with(|state, now| {
+                (now, state.sources[slot.source].will_open(state.demand(now)[slot.source], now))
+            });
             let reserved = hub.clock.until(now + RESERVE_LIMIT, rate.reserve(now, more)).await;
             let permit = reserved
                 .unwrap_or_else(|| {
@@ -352,7 +364,8 @@ fn classify<C: Connector>(slot: &Slot<C>, failure: Failure, error: String) -> Fa
 async fn close<C: Connector>(slot: Slot<C>, live: Box<Live<C>>) {
     let hub = slot.hub.clone();
     let id = slot.id;
-    let deadline = hub.clock.now() + slot.settings(|settings| settings.close_grace);
+    let grace = slot.settings(|settings| settings.close_grace);
+    let deadline = hub.clock.now() + grace;
     let let_go = hub.clock.until(deadline, hub.connectors[slot.source].close(live.conn)).await;
     let confirmed = let_go == Some(LetGo::Confirmed);
     if !confirmed {
@@ -360,7 +373,8 @@ async fn close<C: Connector>(slot: Slot<C>, live: Box<Live<C>>) {
         if let Some(killer) = killer {
             killer.kill();
         }
-        hub.clock.sleep_until(deadline).await;
+        // only now is it certain to be closed here
+        hub.clock.sleep_until(hub.clock.now() + grace).await;
     }
     hub.with(|state, now| state.released(id, confirmed, now));
     slot.settle();

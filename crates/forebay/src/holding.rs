@@ -25,6 +25,7 @@ impl<C: Connector> Holding for Hub<C> {
         let mut killers = Vec::new();
         let kept = self.with(|state, now| state.keep(source, most, &mut killers, now));
         kill(&killers);
+        self.disowning.notify_waiters();
         kept
     }
 
@@ -32,10 +33,11 @@ impl<C: Connector> Holding for Hub<C> {
         self.wary.store(true, Ordering::Relaxed);
         let mut killers = Vec::new();
         self.with(|state, now| {
-            state.disown(source, now);
             state.keep(source, 0, &mut killers, now);
+            state.disown(source, now);
         });
         kill(&killers);
+        self.disowning.notify_waiters();
     }
 
     fn lost(&self, id: u32, lost: &Lost) {
@@ -64,8 +66,11 @@ impl<C: Connector> State<C> {
             let source = &state.sources[index];
             let dead = state.conns.iter().filter(|(_, entry)| {
                 entry.source as usize == index
-                    && matches!(entry.place, Place::InUse | Place::Detached)
-                    && entry.ripeness == Ripeness::Dead
+                    && match entry.place {
+                        Place::InUse | Place::Detached => entry.ripeness == Ripeness::Dead,
+                        Place::Opening(_) => entry.disowned,
+                        Place::Ready | Place::Closing => false,
+                    }
             });
             (source.opening + source.ready + source.in_use + source.detached)
                 .saturating_sub(dead.count() as u32)
@@ -73,10 +78,21 @@ impl<C: Connector> State<C> {
         while alive(self) > most
             && let Some(id) = self.longest_idle(index, None)
         {
-            killers.extend(self.conns[id as usize].killer.clone());
             self.discard_ready(id, Discard::LeaseRecalled, now);
         }
+        // whoever is to close these may be blocked
+        let closing = self.conns.iter().filter(|(_, entry)| {
+            entry.source as usize == index && entry.place == Place::Closing
+        });
+        killers.extend(closing.filter_map(|(_, entry)| entry.killer.clone()));
         let mut over = alive(self).saturating_sub(most);
+        for (_, entry) in &mut self.conns {
+            let opening = matches!(entry.place, Place::Opening(_)) && !entry.disowned;
+            if over > 0 && entry.source as usize == index && opening {
+                entry.disowned = true;
+                over -= 1;
+            }
+        }
         for (_, entry) in &mut self.conns {
             let held = matches!(entry.place, Place::InUse | Place::Detached);
             if over == 0 || entry.source as usize != index || !held {

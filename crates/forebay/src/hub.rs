@@ -30,6 +30,8 @@ pub(crate) struct Hub<C: Connector> {
     pub(crate) changed: Notify,
     /// Told when the pool is closed, for opens that have not begun to connect.
     pub(crate) closing: Notify,
+    /// Told when opens under way have lost their leases.
+    pub(crate) disowning: Notify,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) desks: Arc<Desks<C>>,
     pub(crate) waits: Waits,
@@ -143,6 +145,19 @@ impl<C: Connector> Hub<C> {
         closing.as_mut().enable();
         if !self.state.lock().closed {
             closing.await;
+        }
+    }
+
+    /// Completes once an open under way has lost its lease.
+    pub(crate) async fn disowned(&self, id: u32) {
+        loop {
+            let disowning = self.disowning.notified();
+            tokio::pin!(disowning);
+            disowning.as_mut().enable();
+            if self.state.lock().conns[id as usize].disowned {
+                return;
+            }
+            disowning.await;
         }
     }
 

@@ -57,6 +57,8 @@ mod holding;
 mod hub;
 mod invariant;
 mod keys;
+#[doc(hidden)]
+pub mod lenient;
 mod list;
 mod live;
 mod lost;
@@ -81,18 +83,19 @@ mod tick;
 
 pub use backoff::BackoffSettings;
 pub use budget::{
-    BudgetError, CountBudget, Grant, Holder, InvalidRate, LocalCount, LocalRate, PERMIT_GOOD_FOR,
-    Permit, Rate, RateBudget, Standing,
+    Ask, BudgetError, CountBudget, Grant, Holder, InvalidRate, LocalCount, LocalRate,
+    PERMIT_GOOD_FOR, Permit, Rate, RateBudget, Standing,
 };
 pub use builder::Builder;
 pub use checkout::{Checkout, CheckoutRef, GetOptions};
 pub use clock::{BoxFuture, Clock, Instant, TimeSource};
 pub use connector::{Connector, Failure, Killer, LetGo, Opened, Returned};
-pub use env::{Correction, EnvSettings};
+pub use env::EnvSettings;
 pub use error::{BuildError, GetError, NotReady, Phase, Timeout};
 pub use guard::{Detached, Guard, GuardRef};
 pub use histogram::Histogram;
 pub use invariant::Invariant;
+pub use lenient::Correction;
 pub use lost::Lost;
 pub use need::Figures;
 pub use observer::{Event, Observer};

@@ -40,7 +40,9 @@ impl<C: Connector> Hand<C> {
     pub fn stock(&self) {
         self.hub.with(|state, now| {
             let count = state.sources[0].settings.count.clone();
-            let taken = count.as_ref().is_none_or(|count| count.take(now, 1, 0).leases == 1);
+            let taken = count
+                .as_ref()
+                .is_none_or(|count| count.take(now, crate::budget::Ask::new(1)).leases == 1);
             assert!(taken, "there is a lease for what is stocked");
             state.start_open(0, DEFAULT_KEY, Lease::taken(count.as_ref(), 0), now);
         });

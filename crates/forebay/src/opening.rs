@@ -9,7 +9,7 @@ use crate::connector::{Connector, Opened};
 use crate::list::Link;
 use crate::live::{Entry, Live, Place, Ripeness, Verdict};
 use crate::observer::Event;
-use crate::reason::OpenFailure;
+use crate::reason::{Discard, OpenFailure};
 use crate::source::Step;
 use crate::state::State;
 
@@ -71,15 +71,6 @@ impl<C: Connector> State<C> {
         figures.fresh + coming <= figures.target + figures.waiters
     }
 
-    /// How many opens will be wanted after those under way.
-    pub(crate) fn still_to_open(&self, index: usize, now: Instant) -> u32 {
-        let figures = self.sources[index].figures(self.demand(now)[index]);
-        let wanted = (figures.target + figures.waiters)
-            .saturating_sub(figures.fresh)
-            .saturating_sub(figures.opening);
-        wanted.min(figures.max_open.saturating_sub(figures.open))
-    }
-
     /// A connection has been opened; its life is drawn here, once.
     pub(crate) fn opened(&mut self, id: u32, opened: Opened<C::Conn>, now: Instant) {
         let entry = &mut self.conns[id as usize];
@@ -126,7 +117,10 @@ impl<C: Connector> State<C> {
         }
         self.announce(Event::Opened { source: name, took });
         // judged like one that comes back: much may have happened meanwhile
-        self.put(live, Verdict::Clean, now);
+        let disowned = self.conns[id as usize].disowned;
+        let verdict =
+            if disowned { Verdict::Discard(Discard::LeaseRecalled) } else { Verdict::Clean };
+        self.put(live, verdict, now);
     }
 
     /// An open has ended without a connection. While something may be left at

@@ -80,6 +80,8 @@ impl<C: Connector> State<C> {
             _ if self.sources[live.source as usize].standing(now) != Standing::Good => {
                 Some(Discard::LeaseRecalled)
             }
+            // else those who wait here would keep a recalled lease for ever
+            _ if self.is_recalled(live.source as usize) => Some(Discard::LeaseRecalled),
             _ => None,
         };
         match (reason, verdict) {
@@ -90,6 +92,12 @@ impl<C: Connector> State<C> {
             }
             _ => self.place(live, now),
         }
+    }
+
+    /// Whether what comes back has to go to others, as far as is known.
+    fn is_recalled(&self, index: usize) -> bool {
+        let source = &self.sources[index];
+        source.recalled && source.excess() > 0
     }
 
     /// Whether a connection in use was killed.

@@ -64,6 +64,8 @@ pub(crate) struct SourceState {
     pub(crate) lease_refused: bool,
     /// The budget wants leases back, and there was nothing idle to give.
     pub(crate) recalled: bool,
+    /// What tells its asks of a count budget from those of others.
+    pub(crate) asker: u64,
     /// Nothing is filled before this: the staggered start.
     pub(crate) hold_until: Option<Instant>,
     pub(crate) steps: [u32; 3],
@@ -103,6 +105,7 @@ impl SourceState {
             backoff: Backoff::default(),
             lease_refused: false,
             recalled: false,
+            asker: 0,
             hold_until,
             steps: [0; 3],
             last_failure: None,
@@ -225,6 +228,21 @@ impl SourceState {
             max_open: self.settings.max_open,
             max_opening: self.settings.max_opening,
         }
+    }
+
+    /// How many opens will be wanted after those under way, whatever is allowed at once.
+    pub(crate) fn still_to_open(&self, waiters: u32) -> u32 {
+        let figures = self.figures(waiters);
+        let wanted = (figures.target + waiters)
+            .saturating_sub(figures.fresh)
+            .saturating_sub(figures.opening);
+        wanted.min(figures.max_open.saturating_sub(figures.open))
+    }
+
+    /// As [`still_to_open`](Self::still_to_open), as far as there are leases for it.
+    pub(crate) fn will_open(&self, waiters: u32, now: Instant) -> u32 {
+        let leases = self.settings.count.as_ref().map_or(u32::MAX, |count| count.room(now));
+        self.still_to_open(waiters).min(leases)
     }
 
     /// Whether the driver would open something for `waiters` if it looked now.

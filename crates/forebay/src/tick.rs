@@ -3,7 +3,7 @@
 //! been idle for too long, what to open, and when to look again. All of it is
 //! computation under the lock; the driver carries the results out.
 
-use crate::budget::{Grant, Lease, Standing};
+use crate::budget::{Ask, Grant, Lease, Standing};
 use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::desk::Hand;
@@ -316,8 +316,10 @@ impl<C: Connector> State<C> {
                 want = 0;
             }
             let source = &self.sources[index];
+            let more = source.still_to_open(waiters).saturating_sub(want);
+            let ask = Ask { want, more, waiters, asker: source.asker };
             let grant = match &source.settings.count {
-                Some(count) if want > 0 => count.take(now, want, waiters),
+                Some(count) if want + more > 0 => count.take(now, ask),
                 _ => Grant { leases: want, epoch: 0 },
             };
             let taken = grant.leases;

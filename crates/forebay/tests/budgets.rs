@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{Act, Yard, ms, pass, secs, settle};
 use forebay::{
-    BoxFuture, BudgetError, Builder, Clock, CountBudget, Discard, GetError, GetOptions, Grant,
+    Ask, BoxFuture, BudgetError, Builder, Clock, CountBudget, Discard, GetError, GetOptions, Grant,
     Holder, Instant, LocalCount, LocalRate, PERMIT_GOOD_FOR, Permit, Pool, Rate, RateBudget,
     Standing, TimeSource,
 };
@@ -278,9 +278,9 @@ impl Fence {
 }
 
 impl CountBudget for Fence {
-    fn take(&self, _now: Instant, want: u32, _waiters: u32) -> Grant {
-        self.held.fetch_add(want, Ordering::SeqCst);
-        Grant { leases: want, epoch: 0 }
+    fn take(&self, _now: Instant, ask: Ask) -> Grant {
+        self.held.fetch_add(ask.want, Ordering::SeqCst);
+        Grant { leases: ask.want, epoch: 0 }
     }
 
     fn give_back(&self, back: Grant) {

@@ -261,7 +261,7 @@ async fn through_all_phases(deadline: Duration) -> (String, Duration) {
         held.discard(Discard::Broken);
         settle().await;
         // freed by the pool, and at once taken by somebody else
-        let taken = count.take(Instant::now(), 1, 0);
+        let taken = count.take(Instant::now(), forebay::Ask::new(1));
         assert_eq!(taken.leases, 1);
         pass(secs(4)).await;
         for _ in 0..2 {

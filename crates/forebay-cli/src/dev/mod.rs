@@ -6,7 +6,7 @@ mod args;
 mod backend;
 mod connector;
 mod ledger;
-mod paint;
+pub(crate) mod paint;
 mod sample;
 mod screen;
 mod summary;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::gcra::Gcra;
-use super::{BudgetError, CountBudget, Grant, Holder, Permit, Rate, RateBudget};
+use super::{Ask, BudgetError, CountBudget, Grant, Holder, Permit, Rate, RateBudget};
 use crate::clock::{BoxFuture, Instant};
 
 /// A rate budget for the pools of one process.
@@ -91,9 +91,9 @@ impl Count {
 }
 
 impl CountBudget for LocalCount {
-    fn take(&self, _now: Instant, want: u32, _waiters: u32) -> Grant {
+    fn take(&self, _now: Instant, ask: Ask) -> Grant {
         let mut count = self.0.lock();
-        let taken = want.min(count.limit.saturating_sub(count.held));
+        let taken = ask.want.min(count.limit.saturating_sub(count.held));
         count.held += taken;
         Grant { leases: taken, epoch: 0 }
     }
@@ -127,7 +127,7 @@ mod tests {
     fn takes_no_more_than_the_limit_and_gives_back_exactly_what_was_taken() {
         let now = crate::clock::Clock::tokio().now();
         let budget = LocalCount::shared(3);
-        let take = |want| budget.take(now, want, 0).leases;
+        let take = |want| budget.take(now, Ask::new(want)).leases;
         let one = Grant { leases: 1, epoch: 0 };
         assert_eq!(take(2), 2);
         assert_eq!(take(2), 1);

@@ -137,6 +137,27 @@ pub enum Standing {
     Expired,
 }
 
+/// What a pool asks a count budget for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ask {
+    /// Leases it can use at once; 0 if it only says what it will want.
+    pub want: u32,
+    /// Leases it will ask for right after these, for keepers that share by demand
+    /// or have to be travelled to.
+    pub more: u32,
+    /// Checkouts waiting.
+    pub waiters: u32,
+    /// Who asks: the same number for every ask of one source of one pool.
+    pub asker: u64,
+}
+
+impl Ask {
+    /// Asks for `want` leases and nothing else.
+    pub fn new(want: u32) -> Self {
+        Self { want, ..Self::default() }
+    }
+}
+
 /// Leases taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grant {
@@ -149,9 +170,8 @@ pub struct Grant {
 
 /// How many connections may be open.
 pub trait CountBudget: Send + Sync + 'static {
-    /// Takes up to `want` leases without waiting and says how many were taken.
-    /// `waiters` is the number of checkouts waiting, for keepers that share by demand.
-    fn take(&self, now: Instant, want: u32, waiters: u32) -> Grant;
+    /// Takes up to `ask.want` leases without waiting and says how many were taken.
+    fn take(&self, now: Instant, ask: Ask) -> Grant;
 
     /// Gives back leases whose connections the backend has let go of.
     fn give_back(&self, back: Grant);
@@ -164,6 +184,12 @@ pub trait CountBudget: Send + Sync + 'static {
     /// only a connector that gives a [`Killer`](crate::Killer) will do.
     fn needs_killer(&self) -> bool {
         false
+    }
+
+    /// How many leases could be taken at `now`: more than this will not be opened soon.
+    fn room(&self, now: Instant) -> u32 {
+        let _ = now;
+        u32::MAX
     }
 
     /// Whether this holder may still use what it holds.
@@ -222,8 +248,8 @@ impl Holder {
 
     /// Kills connections, the idle before those in use, until at most `most` are
     /// alive, and says how many are. Does not need the pool's runtime, so it works
-    /// while that is blocked. What is still being opened cannot be killed and
-    /// counts as alive; so does what has no killer and is in use.
+    /// while that is blocked, except on what is still being opened: that is given up
+    /// as soon as the runtime runs. What is in use and has no killer stays alive.
     pub fn keep(&self, most: u32) -> u32 {
         self.pool.upgrade().map_or(0, |pool| pool.keep(self.source, most))
     }
