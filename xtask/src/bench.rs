@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use crate::error::{Error, Result};
 use crate::process::Cmd;
+use crate::services::{Missing, Running, Service, named_in};
 use crate::wants_help;
 use crate::workspace::{Program, Workspace, package_name};
 
@@ -23,7 +24,9 @@ Examples:
   cargo xtask bench checkout --quick    see that it still works
   cargo xtask bench all                 run them all
 
-A benchmark is a file in bench/src/bin; its first line of documentation is its description.
+A benchmark is a file in bench/src/bin or bench/*/src/bin; its first line of documentation is its
+description. One that looks for the address of a server finds it running: servers come and go as
+with `cargo xtask test`.
 Close other programs first: numbers from a busy machine say little.
 ";
 
@@ -50,12 +53,22 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
         let package = package_name(&workspace.root.join(&bench.package_dir))?;
         let line = format!("run --release -p {package} --bin {} --", bench.name);
         let command = Cmd::cargo(&line, &workspace.root).args(rest);
+        let needs = if wants_help(rest) { Vec::new() } else { named_in(&bench.source) };
+        let running = Running::acquire(workspace, &needs)?;
+        if let Some(missing) = running.missing().iter().find(|lack| needed(&needs, lack)) {
+            return Err(Error::new(format!("no {}: {}", missing.service, missing.reason)));
+        }
         println!("$ {command}");
         command
-            .run(&[])
+            .run(running.env())
             .map_err(|error| Error::new(format!("benchmark `{}` failed: {error}", bench.name)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether what is missing is a server itself; benchmarks start none of their own.
+fn needed(needs: &[&'static dyn Service], lack: &Missing) -> bool {
+    needs.iter().any(|service| service.variable() == lack.variable)
 }
 
 fn table(benches: &[Program]) -> String {

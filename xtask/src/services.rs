@@ -31,6 +31,15 @@ pub(crate) use self::service::{Missing, Service};
 pub(crate) static ALL: [&dyn Service; 3] =
     [&postgres::Postgres, &redis::Redis, &dynamodb::DynamoDb];
 
+/// The services whose addresses a program looks for, by its source text.
+pub(crate) fn named_in(source: &str) -> Vec<&'static dyn Service> {
+    let names = |service: &&'static dyn Service| {
+        source.contains(service.variable())
+            || service.usual_variable().is_some_and(|usual| source.contains(usual))
+    };
+    ALL.into_iter().filter(names).collect()
+}
+
 const HELP: &str = "\
 Keep the services the tests need running between runs.
 

@@ -5,7 +5,7 @@ use std::env;
 
 use crate::error::{Error, Result};
 use crate::process::Cmd;
-use crate::services::{ALL, Service};
+use crate::services::{ALL, Service, named_in};
 use crate::workspace::{Workspace, package_name};
 
 /// What a step has to do with services.
@@ -17,6 +17,14 @@ pub(crate) enum Services {
     Used,
     /// It cannot run without those behind these variables.
     Required(Vec<&'static str>),
+}
+
+impl Services {
+    /// What a program with this source text needs: those whose addresses it looks for.
+    fn of(source: &str) -> Self {
+        let variables: Vec<&str> = named_in(source).iter().map(|one| one.variable()).collect();
+        if variables.is_empty() { Self::Unused } else { Self::Required(variables) }
+    }
 }
 
 /// One step.
@@ -81,20 +89,12 @@ pub(crate) fn all(workspace: &Workspace, filter: &[String]) -> Result<Vec<Step>>
     ];
     for example in workspace.examples()? {
         let package = package_name(&root.join(&example.package_dir))?;
-        let needs: Vec<&str> = ALL
-            .iter()
-            .filter(|service| {
-                example.source.contains(service.variable())
-                    || service.usual_variable().is_some_and(|usual| example.source.contains(usual))
-            })
-            .map(|service| service.variable())
-            .collect();
         let line = format!("run -p {package} --all-features --example {}", example.name);
         steps.push(Step {
             name: format!("example-{}", example.name),
             group: "examples",
             about: example.about,
-            services: if needs.is_empty() { Services::Unused } else { Services::Required(needs) },
+            services: Services::of(&example.source),
             takes_filter: false,
             command: Some(Cmd::cargo(&line, root)),
         });
@@ -106,7 +106,7 @@ pub(crate) fn all(workspace: &Workspace, filter: &[String]) -> Result<Vec<Step>>
             name: format!("bench-{}", bench.name),
             group: "benches",
             about: bench.about,
-            services: Services::Unused,
+            services: Services::of(&bench.source),
             takes_filter: false,
             command: Some(Cmd::cargo(&line, root)),
         });
@@ -238,6 +238,14 @@ mod tests {
         assert_eq!(wanted("examples"), ["redis"]);
         assert_eq!(wanted("test"), ["postgres", "redis", "dynamodb"]);
         assert_eq!(wanted(SERVICES), ["postgres", "redis", "dynamodb"]);
+    }
+
+    #[test]
+    fn a_program_needs_the_services_it_looks_for() {
+        assert_eq!(Services::of("fn main() {}"), Services::Unused);
+        let looks = r#"let (a, b) = (var("FOREBAY_TEST_REDIS"), var("FOREBAY_TEST_DYNAMODB"));"#;
+        let both = vec!["FOREBAY_TEST_REDIS", "FOREBAY_TEST_DYNAMODB"];
+        assert_eq!(Services::of(looks), Services::Required(both));
     }
 
     #[test]

@@ -35,8 +35,8 @@ Examples:
   cargo xtask test --only examples         only the examples
 
 Steps run in order and the first failure ends the run with the command that repeats it. Examples
-are the files in crates/*/examples, benchmarks those in bench/src/bin (run with --quick); a new
-file is a new step.
+are the files in crates/*/examples, benchmarks those in bench/src/bin and bench/*/src/bin (run
+with --quick); a new file is a new step.
 
 Services: every run starts its own PostgreSQL, Redis and DynamoDB Local on free ports and stops
 them at the end, also when the run fails or is interrupted, so runs may overlap. It does not start

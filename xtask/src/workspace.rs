@@ -62,9 +62,18 @@ impl Workspace {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
 
-    /// The benchmarks: every program in `bench/src/bin`.
+    /// The benchmarks: every program in `bench/src/bin`, and in that folder of the packages below
+    /// `bench`, which are apart for the sake of what they depend on.
     pub(crate) fn benches(&self) -> Result<Vec<Program>> {
-        self.programs(Path::new("bench"), "src/bin")
+        let bench = Path::new("bench");
+        let mut found = self.programs(bench, "src/bin")?;
+        for path in entries(&self.root.join(bench))? {
+            if path.join("Cargo.toml").is_file() {
+                let dir = path.strip_prefix(&self.root).unwrap_or(&path);
+                found.extend(self.programs(dir, "src/bin")?);
+            }
+        }
+        Ok(found)
     }
 
     /// The examples of every crate in `crates`.

@@ -26,13 +26,21 @@ fn main() -> Result<()> {
         runs.push(("internet-scale", 1));
     }
     let mut results = serde_json::Map::new();
-    println!("{:<18} {:>8} {:>12} {:>14} {:>12} {:>10}", "scenario", "members", "opened", "simulated s/s", "µs per open", "MiB");
+    println!(
+        "{:<18} {:>8} {:>12} {:>14} {:>12} {:>10}",
+        "scenario", "members", "opened", "simulated s/s", "µs per open", "MiB"
+    );
     for (name, factor) in runs {
         let result = in_own_process(name, factor)?;
         let of = |key: &str| result[key].as_f64().unwrap_or(f64::NAN);
         println!(
             "{:<18} {:>8} {:>12} {:>14.0} {:>12.1} {:>10.0}",
-            format!("{name} ×{factor}"), of("members"), of("opened"), of("simulated_per_second"), of("us_per_open"), of("mib")
+            format!("{name} ×{factor}"),
+            of("members"),
+            of("opened"),
+            of("simulated_per_second"),
+            of("us_per_open"),
+            of("mib")
         );
         results.insert(format!("{name}_x{factor}"), result);
     }

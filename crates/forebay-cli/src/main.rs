@@ -44,7 +44,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    match parse().command {
         Command::Dev(args) => match dev::run(&args) {
             Ok(good) => finished(good),
             Err(dev::Error::Arguments(message)) => refuse("dev", &message),
@@ -65,6 +65,35 @@ fn main() -> ExitCode {
     }
 }
 
+/// As `Cli::parse`, but an error that quotes an argument does not show a password.
+fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let shown = error.to_string();
+        match without_logins(&shown) {
+            // not help, which goes where it was asked for
+            hidden if hidden != shown && error.use_stderr() => {
+                eprint!("{hidden}");
+                std::process::exit(i32::from(BAD_ARGUMENTS))
+            }
+            _ => error.exit(),
+        }
+    })
+}
+
+/// Takes the user and the password out of every URL.
+fn without_logins(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut hidden = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find([' ', '\'', '"', '\n']).unwrap_or(part.len());
+        let login = part[..end].rfind('@').unwrap_or(0);
+        hidden.push_str("://");
+        hidden.push_str(if login > 0 { "..." } else { "" });
+        hidden.push_str(&part[login..]);
+    }
+    hidden
+}
+
 fn finished(good: bool) -> ExitCode {
     ExitCode::from(if good { OK } else { FAILED })
 }
@@ -83,6 +112,13 @@ fn refuse(command: &str, message: &str) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_password_of_a_url_is_shown() {
+        let text = "found 'redis://u:p@ss@host:1/2' and https://host/a@b\n";
+        assert_eq!(without_logins("redis://host"), "redis://host");
+        assert_eq!(without_logins(text), "found 'redis://...@host:1/2' and https://...@b\n");
+    }
 
     #[test]
     fn the_arguments_are_declared_without_contradiction() {

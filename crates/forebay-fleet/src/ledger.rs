@@ -100,7 +100,7 @@ enum Doubt {
     Lost,
     /// The server's clock was moved.
     Clock,
-    /// Nobody was heard for a whole ttl.
+    /// Nobody was heard for so long that somebody would be reaped for it.
     Silence,
 }
 
@@ -180,13 +180,13 @@ impl Ledger {
         let now = moment.now_ms;
         self.notice_loss(report, moment);
         self.last_ms = now;
-        if moment.by_time && self.window.is_some_and(|window| window.until_ms <= now) {
-            self.close_window();
-        }
         let mut stepped =
             Stepped { answer: Answer::Reaped, news: BTreeSet::new(), reaped: Vec::new() };
-        if moment.by_time {
-            stepped.reaped = self.reap_expired(report, now);
+        if moment.by_time && self.can_judge(report, now) {
+            if self.window.is_some_and(|window| window.until_ms <= now) {
+                self.close_window();
+            }
+            stepped.reaped = self.reap_expired(now);
         }
         if let Err(answer) = self.admit(report, now) {
             stepped.answer = answer;
@@ -231,9 +231,12 @@ impl Ledger {
             now.saturating_sub(entry.renewed_ms) > elapsed.saturating_add(margin)
         });
         // all were cut off together: nobody's leases went to others meanwhile, and each
-        // may have gone over to its share
-        let silent =
-            entry.is_some_and(|entry| now >= entry.renewed_ms + ttl) && now >= self.heard_ms + ttl;
+        // may have gone over to its share. If the last one heard of is not yet overdue,
+        // the others would still be taken for dead.
+        let usual = report.profile.heartbeat_ms + margin;
+        let quiet = now.saturating_sub(self.heard_ms) >= ttl.saturating_sub(usual).max(usual);
+        let overdue = |entry: &Entry| now >= entry.renewed_ms + ttl;
+        let silent = quiet && entry.is_some() && self.members.values().any(overdue);
         if gone_back {
             self.set_back(now);
         }
@@ -271,14 +274,20 @@ impl Ledger {
         self.window = None;
     }
 
-    /// Removes those that have been silent for too long. Whoever has just joined
-    /// does not judge: if the clock was moved, an older member must notice first.
-    fn reap_expired(&mut self, report: &Report, now: u64) -> Vec<MemberId> {
-        let old = self
-            .members
-            .get(&report.member)
-            .is_some_and(|entry| now >= entry.joined_ms + entry.profile.heartbeat_ms);
-        if !old || self.window.is_some() {
+    /// Whether a report shows how much time has passed: if the clock was moved, it
+    /// has been noticed by now. Whoever has just joined, was never answered or comes
+    /// late cannot tell.
+    fn can_judge(&self, report: &Report, now: u64) -> bool {
+        let entry = self.members.get(&report.member);
+        report.elapsed_ms.is_some()
+            && entry.is_some_and(|entry| {
+                report.seq > entry.seq && now >= entry.joined_ms + entry.profile.heartbeat_ms
+            })
+    }
+
+    /// Removes those that have been silent for too long.
+    fn reap_expired(&mut self, now: u64) -> Vec<MemberId> {
+        if self.window.is_some() {
             return Vec::new();
         }
         let expired: Vec<MemberId> = self
@@ -411,8 +420,12 @@ impl Ledger {
         }
     }
 
-    /// Over a lowered limit, asks the member for what it has over its share of it.
+    /// Over a lowered limit, asks the member for what it has over its share of it. Not
+    /// while the books may count those who have long gone.
     fn recall_surplus(&mut self, member: &MemberId, sums: &mut Sums) {
+        if self.window.is_some_and(|window| window.lossy) {
+            return;
+        }
         let over = sums.over().saturating_sub(sums.recalled);
         if let Some(entry) = self.members.get_mut(member) {
             let fair = sums.fair_share(entry);

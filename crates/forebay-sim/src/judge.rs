@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::instance::headroom;
+use crate::output::span;
 use crate::record::{Mark, Recording, Second, Verdict, seconds};
 use crate::site::Seen;
 use crate::world::World;
@@ -144,20 +145,20 @@ impl Judge<'_> {
         let (within, stable) = (assertions.converge_within, assertions.stable_for);
         if let Some(within) = within.map(seconds) {
             let late = converged.is_none_or(|at| at > within);
-            let seen = converged.map_or("never".to_owned(), |at| format!("after {at:.3} s"));
-            self.say("converge_within", late.then_some(within), format!("{within} s"), seen);
+            let seen = converged.map_or("never".to_owned(), |at| format!("after {}", span(at)));
+            self.say("converge_within", late.then_some(within), span(within), seen);
         }
         if let Some(stable) = stable.map(seconds) {
-            let asked = format!("for {stable} s after that");
+            let asked = format!("for {} after that", span(stable));
             let fell = converged.and_then(|from| {
                 turns.iter().find(|(at, all)| *at > from && !*all).map(|(at, _)| *at)
             });
             let (violated, seen) = match (converged, fell) {
                 (None, _) => (Some(0.0), "never converged".to_owned()),
                 (Some(from), Some(at)) if at < from + stable => {
-                    (Some(at), format!("fell after {:.3} s", at - from))
+                    (Some(at), format!("fell after {}", span(at - from)))
                 }
-                (Some(_), Some(at)) => (None, format!("until {at:.3} s")),
+                (Some(_), Some(at)) => (None, format!("until {}", span(at))),
                 (Some(_), None) => (None, "to the end".to_owned()),
             };
             self.say("stable_for", violated, asked, seen);
@@ -206,7 +207,7 @@ impl Judge<'_> {
                 continue;
             };
             let within = seconds(within);
-            asked.push(format!("{within} s"));
+            asked.push(span(within));
             let took = mark.recovered_at.map(|at| at - mark.until);
             worst = worst.max(took.unwrap_or(f64::INFINITY));
             if took.is_none_or(|took| took > within) {
@@ -215,7 +216,7 @@ impl Judge<'_> {
         }
         asked.dedup();
         let seen =
-            if worst.is_finite() { format!("{worst:.3} s at most") } else { "not".to_owned() };
+            if worst.is_finite() { format!("{} at most", span(worst)) } else { "not".to_owned() };
         self.say("recover_within", violated, asked.join(", "), seen);
     }
 
@@ -265,7 +266,7 @@ impl Judge<'_> {
         for ((name, most), seen) in asked.into_iter().zip(wait) {
             if let Some(most) = most.map(seconds) {
                 let at = (*seen > most).then_some(end);
-                self.say(name, at, format!("at most {most} s"), format!("{seen:.6} s"));
+                self.say(name, at, format!("at most {}", span(most)), span(*seen));
             }
         }
     }

@@ -72,7 +72,7 @@ impl<C: Connector> State<C> {
             }
         }
         for desk in 0..self.queue.desks() {
-            if let Hand::Handed(live, _) = &self.desks.get(desk).lock().hand {
+            if let Hand::Handed(live) = &self.desks.get(desk).lock().hand {
                 let entry = &self.conns[live.id as usize];
                 check!(breaches, Conservation, entry.place == Place::InUse);
             }

@@ -1,13 +1,13 @@
 //! Where a waiter is handed its connection. Each waiting checkout has a desk of
 //! its own, so it claims what it was handed without the pool's lock: returning a
-//! connection and claiming it do not compete. A desk's lock may be taken while
+//! connection and claiming it do not compete. It need not come to its desk to
+//! wait: its waker is in the queue, and here only if it was polled again. A desk's lock may be taken while
 //! the pool's is held, never the other way round.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
-use crate::clock::Instant;
 use crate::connector::Connector;
 use crate::error::GetError;
 use crate::live::Live;
@@ -20,16 +20,14 @@ const BLOCKS: usize = 27;
 
 /// What lies on a desk.
 pub(crate) enum Hand<C: Connector> {
-    /// Nobody sits here, or not yet.
-    Vacant,
-    /// Its checkout waits; unless it has a place in the queue, something is on
-    /// its way to it.
-    Waiting,
+    /// Nothing. If its checkout waits and has no place in the queue, something
+    /// is on its way to it.
+    Nothing,
     /// Its checkout was dropped while something was on its way: the bringer
     /// takes it back and frees the desk.
     Gone,
-    /// Handed over at this instant, not yet claimed.
-    Handed(Box<Live<C>>, Instant),
+    /// Handed over, not yet claimed.
+    Handed(Box<Live<C>>),
     /// Did not claim in time: it has a ticket, but no place until it is polled.
     Away,
     /// Will not be served.
@@ -39,6 +37,7 @@ pub(crate) enum Hand<C: Connector> {
 /// One waiter's desk.
 pub(crate) struct Seat<C: Connector> {
     pub(crate) hand: Hand<C>,
+    /// The waker of the last poll, if that was not the one that joined the queue.
     pub(crate) waker: Option<Waker>,
 }
 
@@ -91,7 +90,7 @@ impl<C: Connector> Desks<C> {
         let block = (place.ilog2() - FIRST_BLOCK.ilog2()) as usize;
         let size = FIRST_BLOCK << block;
         let desks = self.blocks[block].get_or_init(|| {
-            let seat = || Seat { hand: Hand::Vacant, waker: None };
+            let seat = || Seat { hand: Hand::Nothing, waker: None };
             (0..size).map(|_| Desk(Mutex::new(seat()))).collect()
         });
         &desks[(place - size) as usize]

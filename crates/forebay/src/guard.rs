@@ -123,10 +123,13 @@ impl<'a, C: Connector> GuardRef<'a, C> {
                 state.tallies.r#use.record_n(used, hub.timed_share());
             }
             let judged = if dated { Some(live) } else { state.put_undated(live) };
-            if let Some(live) = judged {
-                state.put(live, verdict, now.unwrap_or_else(|| hub.rough.now(&hub.clock)));
-            }
+            let delivery = judged.and_then(|live| {
+                state.put_back(live, verdict, now.unwrap_or_else(|| hub.rough.now(&hub.clock)))
+            });
             hub.unlock(state);
+            if let Some(delivery) = delivery {
+                hub.deliver(delivery);
+            }
         }
     }
 }

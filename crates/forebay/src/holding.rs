@@ -81,9 +81,10 @@ impl<C: Connector> State<C> {
             self.discard_ready(id, Discard::LeaseRecalled, now);
         }
         // whoever is to close these may be blocked
-        let closing = self.conns.iter().filter(|(_, entry)| {
-            entry.source as usize == index && entry.place == Place::Closing
-        });
+        let closing = self
+            .conns
+            .iter()
+            .filter(|(_, entry)| entry.source as usize == index && entry.place == Place::Closing);
         killers.extend(closing.filter_map(|(_, entry)| entry.killer.clone()));
         let mut over = alive(self).saturating_sub(most);
         for (_, entry) in &mut self.conns {

@@ -18,7 +18,9 @@ use crate::state::State;
 use crate::stats::Waits;
 use crate::sync::{Mutex, MutexGuard};
 
-#[repr(C)]
+/// Aligned, so that the lock and what is changed under it begin with a cache line,
+/// and not on that of the counts of references.
+#[repr(C, align(128))]
 pub(crate) struct Hub<C: Connector> {
     pub(crate) state: Mutex<State<C>>,
     pub(crate) connectors: Vec<C>,
@@ -54,21 +56,17 @@ impl<C: Connector> Hub<C> {
 
     /// Gives up the lock, then wakes and tells whom the state says.
     #[inline]
-    pub(crate) fn unlock(&self, mut state: MutexGuard<'_, State<C>>) {
+    pub(crate) fn unlock(&self, state: MutexGuard<'_, State<C>>) {
         if state.wake_driver || state.outgoing {
-            return self.unlock_loudly(state);
-        }
-        if let Some(delivery) = state.delivery.take() {
-            drop(state);
-            self.deliver(delivery);
+            self.unlock_loudly(state);
         }
     }
 
     /// Brings a connection to a waiter's desk, unless its checkout has gone.
-    fn deliver(&self, Delivery { desk, live, at }: Delivery<C>) {
+    pub(crate) fn deliver(&self, Delivery { desk, waker, live }: Delivery<C>) {
         let mut seat = self.desks.get(desk).lock();
         if matches!(seat.hand, Hand::Gone) {
-            seat.hand = Hand::Vacant;
+            seat.hand = Hand::Nothing;
             drop(seat);
             return self.with(|state, now| {
                 state.checkouts -= 1;
@@ -76,10 +74,10 @@ impl<C: Connector> Hub<C> {
                 state.put(live, Verdict::Clean, now);
             });
         }
-        seat.hand = Hand::Handed(live, at);
-        let waker = seat.waker.take();
+        seat.hand = Hand::Handed(live);
+        let later = seat.waker.take();
         drop(seat);
-        if let Some(waker) = waker {
+        if let Some(waker) = later.or(waker) {
             waker.wake();
         }
     }
@@ -105,7 +103,6 @@ impl<C: Connector> Hub<C> {
     pub(crate) fn unlock_loudly(&self, mut state: MutexGuard<'_, State<C>>) {
         let wake_driver = std::mem::take(&mut state.wake_driver);
         state.outgoing = false;
-        let delivery = state.delivery.take();
         let outbox = &mut state.outbox;
         let deliveries = std::mem::take(&mut outbox.deliveries);
         let wakers = std::mem::take(&mut outbox.wakers);
@@ -117,7 +114,7 @@ impl<C: Connector> Hub<C> {
         if driverless {
             self.changed.notify_waiters();
         }
-        for delivery in delivery.into_iter().chain(deliveries) {
+        for delivery in deliveries {
             self.deliver(delivery);
         }
         for waker in wakers {
@@ -218,16 +215,16 @@ impl<C: Connector> State<C> {
             return;
         }
         for waiter in self.queue.drain() {
-            self.fail(waiter.desk, GetError::Closed);
+            self.fail(waiter.desk, waiter.waker, GetError::Closed);
         }
         for desk in 0..self.queue.desks() {
             let mut seat = self.desks.get(desk).lock();
-            match std::mem::replace(&mut seat.hand, Hand::Vacant) {
-                Hand::Handed(live, _) => {
+            match std::mem::replace(&mut seat.hand, Hand::Nothing) {
+                Hand::Handed(live) => {
                     drop(seat);
                     self.checkouts -= 1;
                     self.discard(live, Discard::Drained, now);
-                    self.fail(desk, GetError::Closed);
+                    self.fail(desk, None, GetError::Closed);
                 }
                 other => seat.hand = other,
             }

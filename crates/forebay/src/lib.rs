@@ -80,6 +80,7 @@ mod stats;
 mod sync;
 mod throttle;
 mod tick;
+mod tickets;
 
 pub use backoff::BackoffSettings;
 pub use budget::{

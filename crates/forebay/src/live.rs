@@ -37,6 +37,8 @@ pub(crate) struct Live<C: Connector> {
     pub(crate) timed: bool,
     /// When this use began, if it is timed.
     pub(crate) taken_at: Option<Instant>,
+    /// When it was last handed to a waiter.
+    pub(crate) handed_at: Instant,
     /// The desk at which it was claimed; free again once it comes back.
     pub(crate) desk: Option<u32>,
 }
@@ -118,8 +120,8 @@ pub(crate) struct Outbox<C: Connector> {
 /// A connection on its way to a waiter's desk.
 pub(crate) struct Delivery<C: Connector> {
     pub(crate) desk: u32,
+    pub(crate) waker: Option<Waker>,
     pub(crate) live: Box<Live<C>>,
-    pub(crate) at: Instant,
 }
 
 /// How a connection comes back.

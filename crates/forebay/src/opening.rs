@@ -107,6 +107,7 @@ impl<C: Connector> State<C> {
             expires_at: entry.expires_at,
             timed: false,
             taken_at: None,
+            handed_at: now,
             desk: None,
         });
         self.tallies.create.record(took);

@@ -9,11 +9,14 @@
 //! claim what it was handed, or found it dead, gets its old place back.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Index, IndexMut};
+use std::task::Waker;
 use std::time::Duration;
 
 use slab::Slab;
 
 use crate::clock::Instant;
+use crate::keys::DEFAULT_KEY;
 
 /// Importance of a checkout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -61,8 +64,10 @@ pub(crate) struct Ticket {
 }
 
 /// One waiter's place.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Waiter {
+    /// Whom to wake, unless a later waker lies on its desk.
+    pub(crate) waker: Option<Waker>,
     pub(crate) seq: u64,
     pub(crate) desk: u32,
     /// The deadline is the pool's default, so it is in the order of arrival.
@@ -72,18 +77,71 @@ pub(crate) struct Waiter {
 }
 
 /// Waiters that may use the same connections.
-#[repr(C, align(64))]
+#[repr(C)]
 pub(crate) struct Group {
     pub(crate) waiting: u32,
     pub(crate) key: u32,
-    pub(crate) excluded: u64,
     classes: [VecDeque<Waiter>; CLASSES],
+    pub(crate) excluded: u64,
 }
 
 impl Group {
+    fn new(key: u32, excluded: u64) -> Self {
+        Self { waiting: 0, key, excluded, classes: [const { VecDeque::new() }; CLASSES] }
+    }
+
     /// Whether these waiters may use the source of this number.
     pub(crate) fn may_use(&self, source: usize) -> bool {
         self.excluded & (1 << source) == 0
+    }
+}
+
+/// The groups by number. Number 0 is that of the default key with nothing excluded,
+/// in most pools the only one: it is always there, and next to the queue's figures.
+#[repr(C)]
+struct Groups {
+    plain: Group,
+    others: Slab<Group>,
+}
+
+const PLAIN: u32 = 0;
+
+impl Groups {
+    fn iter(&self) -> impl Iterator<Item = (u32, &Group)> {
+        let others = self.others.iter().map(|(index, group)| (index as u32 + 1, group));
+        std::iter::once((PLAIN, &self.plain)).chain(others)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        let others = self.others.iter_mut().map(|(_, group)| group);
+        std::iter::once(&mut self.plain).chain(others)
+    }
+
+    fn insert(&mut self, group: Group) -> u32 {
+        self.others.insert(group) as u32 + 1
+    }
+
+    /// Forgets an empty group; the plain one stays.
+    fn remove(&mut self, id: u32) {
+        if id != PLAIN {
+            self.others.remove(id as usize - 1);
+        }
+    }
+}
+
+impl Index<u32> for Groups {
+    type Output = Group;
+
+    #[inline]
+    fn index(&self, id: u32) -> &Group {
+        if id == PLAIN { &self.plain } else { &self.others[id as usize - 1] }
+    }
+}
+
+impl IndexMut<u32> for Groups {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Group {
+        if id == PLAIN { &mut self.plain } else { &mut self.others[id as usize - 1] }
     }
 }
 
@@ -104,10 +162,13 @@ pub(crate) struct Queue {
     waiting: u32,
     health: u32,
     seq: u64,
-    /// Desks that nobody sits at; the last one left is taken first.
+    /// The desk that was left last: whoever gives a connection back in a crowd
+    /// mostly asks for the next one at once.
+    free_desk: Option<u32>,
+    groups: Groups,
+    /// The other desks that nobody sits at.
     free_desks: Vec<u32>,
     desks: u32,
-    groups: Slab<Group>,
     by_key: Vec<Vec<u32>>,
     own_deadlines: BTreeMap<(Instant, u64), Spot>,
     priority_age: Duration,
@@ -119,10 +180,11 @@ impl Queue {
             waiting: 0,
             health: 0,
             seq: 0,
+            free_desk: None,
+            groups: Groups { plain: Group::new(DEFAULT_KEY, 0), others: Slab::new() },
             free_desks: Vec::new(),
             desks: 0,
-            groups: Slab::new(),
-            by_key: Vec::new(),
+            by_key: vec![vec![PLAIN]],
             own_deadlines: BTreeMap::new(),
             priority_age,
         }
@@ -149,13 +211,14 @@ impl Queue {
 
     /// Takes a place behind all others of the class. Gives the desk and the
     /// ticket's number.
-    pub(crate) fn join(&mut self, ticket: &Ticket) -> (u32, u64) {
+    #[inline]
+    pub(crate) fn join(&mut self, ticket: &Ticket, waker: &mut Option<Waker>) -> (u32, u64) {
         self.seq += 1;
         let (seq, desk) = (self.seq, self.take_desk());
         let group = self.group(ticket.key, ticket.excluded);
         let class = ticket.priority.class();
-        let waiter = Waiter::new(ticket, seq, desk);
-        self.groups[group as usize].classes[class].push_back(waiter);
+        let waiter = Waiter { waker: waker.take(), ..Waiter::new(ticket, seq, desk) };
+        self.groups[group].classes[class].push_back(waiter);
         self.joined(ticket, seq, Spot { group, class: class as u8 });
         (desk, seq)
     }
@@ -166,14 +229,15 @@ impl Queue {
         let ticket = &Ticket { default_deadline: false, ..*ticket };
         let group = self.group(ticket.key, ticket.excluded);
         let class = ticket.priority.class();
-        let line = &mut self.groups[group as usize].classes[class];
+        let line = &mut self.groups[group].classes[class];
         let index = line.partition_point(|waiter| waiter.seq < seq);
         line.insert(index, Waiter::new(ticket, seq, desk));
         self.joined(ticket, seq, Spot { group, class: class as u8 });
     }
 
+    #[inline]
     fn joined(&mut self, ticket: &Ticket, seq: u64, spot: Spot) {
-        self.groups[spot.group as usize].waiting += 1;
+        self.groups[spot.group].waiting += 1;
         self.waiting += 1;
         self.health += u32::from(ticket.priority == Priority::Health);
         if !ticket.default_deadline {
@@ -181,8 +245,9 @@ impl Queue {
         }
     }
 
+    #[inline]
     fn take_desk(&mut self) -> u32 {
-        self.free_desks.pop().unwrap_or_else(|| {
+        self.free_desk.take().or_else(|| self.free_desks.pop()).unwrap_or_else(|| {
             self.desks += 1;
             self.desks - 1
         })
@@ -191,21 +256,29 @@ impl Queue {
     /// A checkout has left its desk.
     #[inline]
     pub(crate) fn free_desk(&mut self, desk: u32) {
-        self.free_desks.push(desk);
+        if let Some(other) = self.free_desk.replace(desk) {
+            self.free_desks.push(other);
+        }
     }
 
+    #[inline]
     fn group(&mut self, key: u32, excluded: u64) -> u32 {
+        if key == DEFAULT_KEY && excluded == 0 {
+            return PLAIN;
+        }
+        self.other_group(key, excluded)
+    }
+
+    fn other_group(&mut self, key: u32, excluded: u64) -> u32 {
         let index = key as usize;
         if self.by_key.len() <= index {
             self.by_key.resize_with(index + 1, Vec::new);
         }
-        let found =
-            self.by_key[index].iter().find(|id| self.groups[**id as usize].excluded == excluded);
+        let found = self.by_key[index].iter().find(|id| self.groups[**id].excluded == excluded);
         if let Some(id) = found {
             return *id;
         }
-        let classes = std::array::from_fn(|_| VecDeque::new());
-        let id = self.groups.insert(Group { waiting: 0, key, excluded, classes }) as u32;
+        let id = self.groups.insert(Group::new(key, excluded));
         self.by_key[index].push(id);
         id
     }
@@ -218,16 +291,13 @@ impl Queue {
     /// The first of the waiters with this key that may use this source.
     #[inline]
     pub(crate) fn first_for(&self, key: u32, source: usize) -> Option<Spot> {
-        let groups = self.by_key.get(key as usize)?;
-        if let [only] = groups.as_slice() {
-            // the usual case: one group, and nothing but normal work waiting
-            let group = &self.groups[*only as usize];
-            if group.waiting as usize == group.classes[0].len() {
-                let usable = group.waiting > 0 && group.may_use(source);
-                return usable.then_some(Spot { group: *only, class: 0 });
-            }
+        let plain = &self.groups.plain;
+        if key == DEFAULT_KEY && plain.classes[0].len() == self.waiting as usize {
+            // the usual case: nothing but normal work waiting, and all for the same
+            return (self.waiting > 0).then_some(Spot { group: PLAIN, class: 0 });
         }
-        self.first_of(groups.iter().copied().filter(|id| self.groups[*id as usize].may_use(source)))
+        let groups = self.by_key.get(key as usize)?;
+        self.first_of(groups.iter().copied().filter(|id| self.groups[*id].may_use(source)))
     }
 
     /// The first of the waiters with any other key that may use this source.
@@ -238,18 +308,18 @@ impl Queue {
     /// The first of the waiters that may use this source and whose key has something.
     pub(crate) fn first_with(&self, source: usize, has: impl Fn(u32) -> bool) -> Option<Spot> {
         let groups = self.groups.iter().filter(|(_, g)| g.may_use(source) && has(g.key));
-        self.first_of(groups.map(|(id, _)| id as u32))
+        self.first_of(groups.map(|(id, _)| id))
     }
 
     /// Whether somebody waits for a key.
     pub(crate) fn is_waited_for(&self, key: u32) -> bool {
         let groups = self.by_key.get(key as usize);
-        groups.is_some_and(|ids| ids.iter().any(|id| self.groups[*id as usize].waiting > 0))
+        groups.is_some_and(|ids| ids.iter().any(|id| self.groups[*id].waiting > 0))
     }
 
     fn first_of(&self, groups: impl Iterator<Item = u32>) -> Option<Spot> {
         let heads = groups.flat_map(|group| {
-            let lines = self.groups[group as usize].classes.iter().enumerate();
+            let lines = self.groups[group].classes.iter().enumerate();
             lines
                 .filter(|(_, line)| !line.is_empty())
                 .map(move |(class, _)| Spot { group, class: class as u8 })
@@ -270,28 +340,28 @@ impl Queue {
 
     /// The waiter at a spot. Spots are found for heads that exist.
     pub(crate) fn head(&self, spot: Spot) -> &Waiter {
-        &self.groups[spot.group as usize].classes[usize::from(spot.class)][0]
+        &self.groups[spot.group].classes[usize::from(spot.class)][0]
     }
 
     pub(crate) fn key_of(&self, spot: Spot) -> u32 {
-        self.groups[spot.group as usize].key
+        self.groups[spot.group].key
     }
 
     /// Takes the waiter at a spot off the queue.
     #[inline]
     pub(crate) fn pop(&mut self, spot: Spot) -> Option<Waiter> {
-        let group = &mut self.groups[spot.group as usize];
+        let group = &mut self.groups[spot.group];
         let waiter = group.classes[usize::from(spot.class)].pop_front()?;
         self.left(spot, &waiter);
         Some(waiter)
     }
 
-    /// Takes a waiter off the queue wherever it stands; `false` if it has no place.
-    pub(crate) fn leave(&mut self, ticket: &Ticket, seq: u64) -> bool {
-        let Some(groups) = self.by_key.get(ticket.key as usize) else { return false };
+    /// Takes a waiter off the queue wherever it stands, if it has a place.
+    pub(crate) fn leave(&mut self, ticket: &Ticket, seq: u64) -> Option<Waiter> {
+        let groups = self.by_key.get(ticket.key as usize)?;
         let class = ticket.priority.class();
         for group in groups.clone() {
-            let found = &mut self.groups[group as usize];
+            let found = &mut self.groups[group];
             if found.excluded != ticket.excluded {
                 continue;
             }
@@ -301,15 +371,15 @@ impl Queue {
                 && let Some(waiter) = line.remove(index)
             {
                 self.left(Spot { group, class: class as u8 }, &waiter);
-                return true;
+                return Some(waiter);
             }
         }
-        false
+        None
     }
 
     #[inline]
     fn left(&mut self, spot: Spot, waiter: &Waiter) {
-        let group = &mut self.groups[spot.group as usize];
+        let group = &mut self.groups[spot.group];
         group.waiting -= 1;
         self.waiting -= 1;
         if usize::from(spot.class) == Priority::Health.class() {
@@ -320,8 +390,9 @@ impl Queue {
         }
         // the plain group of a key is kept: it will be wanted again at once
         if group.waiting == 0 && group.excluded != 0 {
-            let group = self.groups.remove(spot.group as usize);
-            self.by_key[group.key as usize].retain(|id| *id != spot.group);
+            let key = group.key as usize;
+            self.groups.remove(spot.group);
+            self.by_key[key].retain(|id| *id != spot.group);
         }
     }
 
@@ -329,7 +400,7 @@ impl Queue {
     pub(crate) fn forget_key(&mut self, key: u32) {
         if let Some(groups) = self.by_key.get_mut(key as usize) {
             for id in groups.drain(..) {
-                self.groups.remove(id as usize);
+                self.groups.remove(id);
             }
         }
     }
@@ -343,7 +414,7 @@ impl Queue {
         let listed = self.groups.iter().flat_map(|(id, group)| {
             group.classes.iter().enumerate().filter_map(move |(class, line)| {
                 let first = line.iter().find(|waiter| waiter.default_deadline)?;
-                let spot = Spot { group: id as u32, class: class as u8 };
+                let spot = Spot { group: id, class: class as u8 };
                 let overdue = Overdue { spot, seq: first.seq, excluded: group.excluded };
                 Some((first.deadline, overdue))
             })
@@ -352,13 +423,13 @@ impl Queue {
     }
 
     fn excluded(&self, spot: Spot) -> u64 {
-        self.groups[spot.group as usize].excluded
+        self.groups[spot.group].excluded
     }
 
     /// Takes the waiter whose deadline has come off the queue.
     pub(crate) fn pop_overdue(&mut self, overdue: Overdue) -> Option<Waiter> {
         let Overdue { spot, seq, .. } = overdue;
-        let line = &mut self.groups[spot.group as usize].classes[usize::from(spot.class)];
+        let line = &mut self.groups[spot.group].classes[usize::from(spot.class)];
         let index = line.partition_point(|waiter| waiter.seq < seq);
         let waiter = line.remove(index)?;
         self.left(spot, &waiter);
@@ -379,7 +450,7 @@ impl Queue {
     /// Everybody who waits, in no particular order.
     pub(crate) fn drain(&mut self) -> Vec<Waiter> {
         let mut all = Vec::new();
-        for (_, group) in &mut self.groups {
+        for group in self.groups.iter_mut() {
             group.waiting = 0;
             all.extend(group.classes.iter_mut().flat_map(|line| line.drain(..)));
         }
@@ -410,8 +481,9 @@ impl Ticket {
 }
 
 impl Waiter {
-    fn new(ticket: &Ticket, seq: u64, desk: u32) -> Self {
+    pub(crate) fn new(ticket: &Ticket, seq: u64, desk: u32) -> Self {
         Self {
+            waker: None,
             seq,
             desk,
             default_deadline: ticket.default_deadline,

@@ -46,9 +46,28 @@ impl<C: Connector> State<C> {
         None
     }
 
-    /// Judges a connection that counts as in use and puts it where it belongs.
+    /// As [`put_back`](Self::put_back); who gives up the lock brings what is handed over.
+    pub(crate) fn put(&mut self, live: Box<Live<C>>, verdict: Verdict, now: Instant) {
+        let delivery = self.put_back(live, verdict, now);
+        self.send(delivery);
+    }
+
+    /// Leaves a delivery to whoever gives up the lock.
+    fn send(&mut self, delivery: Option<Delivery<C>>) {
+        self.outgoing |= delivery.is_some();
+        self.outbox.deliveries.extend(delivery);
+    }
+
+    /// Judges a connection that counts as in use and puts it where it belongs. What
+    /// goes to a waiter is given to the caller, to be brought without the lock: in
+    /// registers, for it would stall on what it had just written to memory.
     #[inline]
-    pub(crate) fn put(&mut self, mut live: Box<Live<C>>, verdict: Verdict, now: Instant) {
+    pub(crate) fn put_back(
+        &mut self,
+        mut live: Box<Live<C>>,
+        verdict: Verdict,
+        now: Instant,
+    ) -> Option<Delivery<C>> {
         if let Some(desk) = live.desk.take() {
             self.queue.free_desk(desk);
         }
@@ -60,9 +79,10 @@ impl<C: Connector> State<C> {
             && !self.closed
             && self.suspects == 0;
         if sound {
-            return self.place(live, now);
+            return self.offer(live, now);
         }
         self.put_doubtful(live, verdict, now);
+        None
     }
 
     /// As `put`, for one that may have to be discarded.
@@ -107,27 +127,35 @@ impl<C: Connector> State<C> {
 
     /// Gives a usable connection that counts as in use to the first waiter that
     /// may have it, else to the stock.
-    #[inline]
     pub(crate) fn place(&mut self, live: Box<Live<C>>, now: Instant) {
+        let delivery = self.offer(live, now);
+        self.send(delivery);
+    }
+
+    /// As [`place`](Self::place); gives what goes to a waiter to the caller.
+    #[inline]
+    fn offer(&mut self, live: Box<Live<C>>, now: Instant) -> Option<Delivery<C>> {
         let index = live.source as usize;
         if self.queue.waiting() > 0 && self.sources[index].may_pass_on(now) {
             let first = self.queue.first_for(live.key, index);
             if self.keys.are_many() {
                 if self.converts(index, live.key, first, now) {
-                    return self.discard(live, Discard::Evicted, now);
+                    self.discard(live, Discard::Evicted, now);
+                    return None;
                 }
                 if self.frees_another(index, first) {
                     self.sources[index].in_use -= 1;
                     self.stock(live, now);
-                    return self.dispatch(index, now);
+                    self.dispatch(index, now);
+                    return None;
                 }
             }
             if let Some(spot) = first {
                 return self.hand(spot, live, now);
             }
         }
-        self.sources[index].in_use -= 1;
-        self.stock(live, now);
+        self.stock_back(live, now);
+        None
     }
 
     /// Whether somebody before `first` may now have what lies ready under another
@@ -146,28 +174,32 @@ impl<C: Connector> State<C> {
 
     /// Hands a connection that counts as in use to the waiter at a spot.
     #[inline]
-    pub(crate) fn hand(&mut self, spot: Spot, mut live: Box<Live<C>>, now: Instant) {
+    fn hand(&mut self, spot: Spot, mut live: Box<Live<C>>, now: Instant) -> Option<Delivery<C>> {
         if self.sources.len() > 1 {
             self.served(live.source as usize);
         }
-        let Some(waiter) = self.queue.pop(spot) else { return self.stock_back(live, now) };
+        let Some(waiter) = self.queue.pop(spot) else {
+            self.stock_back(live, now);
+            return None;
+        };
         if self.queue.waiting() == 0 {
             self.desks.set_crowded(false);
         }
         live.uses += 1;
+        live.handed_at = now;
         live.timed = self.count_checkout();
-        let delivery = Delivery { desk: waiter.desk, live, at: now };
-        if self.delivery.is_none() {
-            self.delivery = Some(delivery);
-        } else {
-            self.outbox.deliveries.push(delivery);
-            self.outgoing = true;
-        }
         if self.offer_check_at.is_none() {
             let at = now + self.settings.claim_within;
             self.offer_check_at = Some(at);
             self.wake_driver_by(at);
         }
+        Some(Delivery { desk: waiter.desk, waker: waiter.waker, live })
+    }
+
+    /// Hands a connection that counts as in use to the waiter at a spot.
+    pub(crate) fn hand_to(&mut self, spot: Spot, live: Box<Live<C>>, now: Instant) {
+        let delivery = self.hand(spot, live, now);
+        self.send(delivery);
     }
 
     /// Counts a checkout and says whether to time its use: one in [`TIMED`].

@@ -4,8 +4,9 @@
 //! start an open) is left in [`Outbox`] for the caller and the driver.
 //!
 //! This file is the structure, and how a connection is taken from a stock.
-//! `returns` is how it comes back, `opening` how it begins and ends, `tick` and
-//! `demand` what the driver decides when it wakes.
+//! `tickets` is how a checkout waits, `returns` how a connection comes back,
+//! `opening` how it begins and ends, `tick` and `demand` what the driver decides
+//! when it wakes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::connector::Connector;
 use crate::desk::Desks;
 use crate::keys::Keys;
 use crate::list::List;
-use crate::live::{Delivery, Entry, Live, Outbox, Place, Ripeness};
+use crate::live::{Entry, Live, Outbox, Place, Ripeness};
 use crate::observer::Event;
 use crate::queue::Queue;
 use crate::reason::Discard;
@@ -30,22 +31,13 @@ use crate::throttle::Throttle;
 
 /// In the order of use: what a return and a hand-off change lies together at
 /// the start, because each cache line that changes hands costs more than the
-/// work done with it.
-///
-/// Aligned, so that it shares no line with its lock: whoever spins on that would
-/// take the line away from the holder with every look.
-#[repr(C, align(128))]
+/// work done with it. The lock is on the first of these lines: one less to fetch.
+#[repr(C)]
 pub(crate) struct State<C: Connector> {
     /// Connections handed out.
     pub(crate) checkouts: u64,
     /// Checkouts that found nothing ready.
     pub(crate) empty: u64,
-    /// Until when the driver sleeps; `None` while it sleeps for good.
-    pub(crate) armed_until: Option<Instant>,
-    /// When to look for hand-offs that nobody claimed.
-    pub(crate) offer_check_at: Option<Instant>,
-    /// The first connection to be brought to a desk: as a rule the only one.
-    pub(crate) delivery: Option<Delivery<C>>,
     pub(crate) closed: bool,
     pub(crate) wake_driver: bool,
     /// There is something in the outbox for whoever gives up the lock.
@@ -53,6 +45,10 @@ pub(crate) struct State<C: Connector> {
     /// The driver has ended: whoever discards a connection drops it on the spot.
     pub(crate) driverless: bool,
     pub(crate) queue: Queue,
+    /// Until when the driver sleeps; `None` while it sleeps for good.
+    pub(crate) armed_until: Option<Instant>,
+    /// When to look for hand-offs that nobody claimed.
+    pub(crate) offer_check_at: Option<Instant>,
     pub(crate) outbox: Outbox<C>,
     pub(crate) sources: Vec<SourceState>,
     pub(crate) conns: Slab<Entry<C>>,
@@ -103,7 +99,6 @@ impl<C: Connector> State<C> {
             tallies: Tallies::default(),
             rng,
             closed: false,
-            delivery: None,
             wake_driver: false,
             outgoing: false,
             armed_until: None,
@@ -261,7 +256,7 @@ impl<C: Connector> State<C> {
             };
             if let Some(live) = self.draw(index, self.queue.key_of(spot), now) {
                 self.sources[index].in_use += 1;
-                self.hand(spot, live, now);
+                self.hand_to(spot, live, now);
             }
         }
     }

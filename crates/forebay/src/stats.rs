@@ -47,7 +47,8 @@ impl Waits {
     /// Notes a wait that is not timed if it is the longest so far.
     #[inline]
     pub(crate) fn record_if_longest(&self, waited: Duration) {
-        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        let nanos =
+            waited.as_secs().saturating_mul(1_000_000_000) + u64::from(waited.subsec_nanos());
         if nanos > self.longest_nanos.load(Ordering::Relaxed) {
             self.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
         }

@@ -11,6 +11,7 @@ use crate::error::{GetError, Phase, Timeout};
 use crate::invariant::{Invariant, check};
 use crate::live::{Place, Ripeness, Verdict};
 use crate::observer::Event;
+use crate::queue::Waiter;
 use crate::reason::{Discard, OpenFailure};
 use crate::state::State;
 
@@ -99,11 +100,11 @@ impl<C: Connector> State<C> {
         let mut unclaimed = Vec::new();
         for desk in 0..self.queue.desks() {
             let mut seat = self.desks.get(desk).lock();
-            let Hand::Handed(_, at) = &seat.hand else { continue };
-            let at = *at;
+            let Hand::Handed(live) = &seat.hand else { continue };
+            let at = live.handed_at;
             if at + self.settings.claim_within > now {
                 oldest = Some(oldest.map_or(at, |oldest| oldest.min(at)));
-            } else if let Hand::Handed(live, _) = std::mem::replace(&mut seat.hand, Hand::Away) {
+            } else if let Hand::Handed(live) = std::mem::replace(&mut seat.hand, Hand::Away) {
                 unclaimed.push(live);
             }
         }
@@ -124,25 +125,18 @@ impl<C: Connector> State<C> {
             }
             if let Some(waiter) = self.queue.pop_overdue(overdue) {
                 let ahead = self.queue.ahead_of(overdue.class(), waiter.arrived, waiter.seq);
-                self.time_out(waiter.desk, overdue.excluded, ahead, waiter.arrived, now);
+                self.time_out(waiter, overdue.excluded, ahead, now);
             }
         }
     }
 
     /// Tells a waiter that its deadline has come, and with what figures.
-    pub(crate) fn time_out(
-        &mut self,
-        desk: u32,
-        excluded: u64,
-        ahead: u32,
-        arrived: Instant,
-        now: Instant,
-    ) {
-        let waited = now.saturating_duration_since(arrived);
+    pub(crate) fn time_out(&mut self, waiter: Waiter, excluded: u64, ahead: u32, now: Instant) {
+        let waited = now.saturating_duration_since(waiter.arrived);
         let timeout = self.timeout_error(excluded, ahead, waited, now);
         self.tallies.timeouts += 1;
         self.announce(Event::TimedOut { waited });
-        self.fail(desk, GetError::Timeout(timeout));
+        self.fail(waiter.desk, waiter.waker, GetError::Timeout(timeout));
     }
 
     /// The error of a checkout whose deadline has come.

@@ -242,6 +242,37 @@ async fn the_last_waker_is_the_one_that_is_woken() {
     assert_eq!((before.rings(), after.rings()), (0, 1));
 }
 
+/// A waker that looks at the pool when it is dropped.
+struct Nosy(Pool<Yard>);
+
+impl Wake for Nosy {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        let _ = self.0.stats();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wakers_are_dropped_without_a_lock() {
+    let pool = full(&Yard::new(), 1).await;
+    let held = pool.get().await.expect("the only one");
+    // the first lies in the queue, the others in turn on the desk
+    for polls in 1..=3 {
+        let mut checkout = pool.get();
+        for _ in 0..polls {
+            let waker = Waker::from(Arc::new(Nosy(pool.clone())));
+            let mut cx = Context::from_waker(&waker);
+            assert!(Pin::new(&mut checkout).poll(&mut cx).is_pending());
+        }
+        drop(checkout);
+        assert_eq!(pool.stats().waiting, 0);
+    }
+    drop(held);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_unpolled_checkout_was_handed_moves_on_and_its_ticket_is_kept() {
     let pool = full(&Yard::new(), 1).await;

@@ -152,47 +152,57 @@ pub(crate) struct SetupDynamo {
 }
 
 /// How to get into Redis, beside the URL.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args)]
+#[command(next_help_heading = "Redis")]
 pub(crate) struct RedisAccess {
-    /// Redis: a file with the password, which then shows in no list of processes
+    /// A file with the password, which then shows in no list of processes
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
-    /// Redis: certificate authorities in PEM, instead of the system's
+    /// Certificate authorities in PEM, instead of the system's
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
 
-    /// Redis: a client certificate in PEM
+    /// A client certificate in PEM
     #[arg(long, value_name = "FILE", requires = "client_key")]
     pub(crate) client_cert: Option<PathBuf>,
 
-    /// Redis: its key in PEM
+    /// Its key in PEM
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     pub(crate) client_key: Option<PathBuf>,
 }
 
 /// Where DynamoDB is.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args)]
+#[command(next_help_heading = "DynamoDB")]
 pub(crate) struct DynamoAccess {
-    /// DynamoDB: the region [default: the environment's]
+    /// The region [default: the environment's]
     #[arg(long)]
     pub(crate) region: Option<String>,
 
-    /// DynamoDB: where it is, for DynamoDB Local
+    /// Where it is, for DynamoDB Local
     #[arg(long, value_name = "URL")]
     pub(crate) endpoint_url: Option<String>,
+}
+
+/// Which keeper it is.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Which {
+    /// Redis, by its URL (`forebay fleet setup redis --help` shows the forms)
+    #[arg(long, value_name = "URL")]
+    pub(crate) redis: Option<String>,
+
+    /// DynamoDB, by its table
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) dynamodb: Option<String>,
 }
 
 /// The keeper to look at.
 #[derive(clap::Args)]
 pub(crate) struct Place {
-    /// Redis, by its URL (`forebay fleet setup redis --help` shows the forms)
-    #[arg(long, value_name = "URL", required_unless_present = "dynamodb")]
-    pub(crate) redis: Option<String>,
-
-    /// DynamoDB, by its table
-    #[arg(long, value_name = "TABLE", conflicts_with = "redis")]
-    pub(crate) dynamodb: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: Which,
 
     #[command(flatten)]
     pub(crate) redis_access: RedisAccess,
@@ -203,9 +213,6 @@ pub(crate) struct Place {
 
 #[derive(clap::Args)]
 pub(crate) struct Status {
-    #[command(flatten)]
-    pub(crate) place: Place,
-
     /// Only this backend
     #[arg(long, value_name = "ID", value_parser = backend)]
     pub(crate) backend: Option<String>,
@@ -221,13 +228,13 @@ pub(crate) struct Status {
     /// No colours, also if the output is a terminal (as NO_COLOR=1)
     #[arg(long)]
     pub(crate) no_color: bool,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Reap {
-    #[command(flatten)]
-    pub(crate) place: Place,
-
     /// The backend
     #[arg(long, value_name = "ID", value_parser = backend)]
     pub(crate) backend: String,
@@ -243,6 +250,9 @@ pub(crate) struct Reap {
     /// Also a member that was heard within its ttl
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) force: bool,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
 }
 
 fn backend(text: &str) -> Result<String, String> {

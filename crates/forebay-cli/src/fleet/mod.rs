@@ -31,6 +31,7 @@ pub(crate) enum Error {
     /// The keeper is away or cannot be used.
     Keeper(KeeperError),
     /// This binary was built without it.
+    #[cfg(not(all(feature = "redis", feature = "dynamodb")))]
     NotBuilt { keeper: &'static str, feature: &'static str },
     /// The output could not be written, or there is no runtime.
     Io(std::io::Error),
@@ -41,7 +42,9 @@ impl Error {
         match self {
             Self::Io(_) => 1,
             Self::Arguments(_) => 2,
-            Self::Keeper(_) | Self::NotBuilt { .. } => 3,
+            Self::Keeper(_) => 3,
+            #[cfg(not(all(feature = "redis", feature = "dynamodb")))]
+            Self::NotBuilt { .. } => 3,
         }
     }
 }
@@ -51,10 +54,11 @@ impl std::fmt::Display for Error {
         match self {
             Self::Arguments(message) => f.write_str(message),
             Self::Keeper(error) => error.fmt(f),
+            #[cfg(not(all(feature = "redis", feature = "dynamodb")))]
             Self::NotBuilt { keeper, feature } => write!(
                 f,
                 "this binary was built without {keeper}; build one with it: cargo build --release \
-                 --features {feature} (or --features redis,dynamodb for both)"
+                 --features redis,dynamodb (or --features {feature} for it alone)"
             ),
             Self::Io(error) => error.fmt(f),
         }

@@ -10,7 +10,7 @@ use super::args::{DynamoAccess, Place, RedisAccess};
 
 /// The keeper to look at.
 pub(super) async fn keeper(place: &Place) -> Result<Arc<dyn Keeper>, Error> {
-    match (&place.redis, &place.dynamodb) {
+    match (&place.which.redis, &place.which.dynamodb) {
         (Some(url), _) => redis(url, &place.redis_access).await,
         (None, Some(table)) => Ok(dynamodb(table, &place.dynamo_access).await?),
         (None, None) => Err(Error::Arguments("--redis or --dynamodb is needed".to_owned())),

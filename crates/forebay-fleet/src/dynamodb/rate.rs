@@ -80,6 +80,8 @@ impl DynamoKeeper {
                     _ => (RateBook::empty(&limits, now_us), None),
                 };
                 let (value, write) = change(&mut book, &limits, now_us);
+                // a bucket that is new is written down, or it would be new again at the next look
+                let write = write || version.is_none();
                 if !write && fresh {
                     return Ok(value);
                 }

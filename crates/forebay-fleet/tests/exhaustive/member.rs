@@ -182,7 +182,8 @@ impl Member {
         let taken = self.taken(plant);
         let lent = matches!(self.link, Link::Current | Link::Doubt);
         let held = match (lent, ask) {
-            (true, true) => self.booked,
+            // what is asked back is not kept for the sake of a wish
+            (true, true) => self.booked.saturating_sub(self.recall).max(taken).min(self.booked),
             (true, false) => taken.min(self.booked),
             (false, _) => taken,
         };

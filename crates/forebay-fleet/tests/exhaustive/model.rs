@@ -103,7 +103,7 @@ impl Model for Fleet {
 
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
         if world.now < self.horizon {
-            self.ticks(world, steps);
+            self.ticks(steps);
         }
         for (i, member) in world.members.iter().enumerate() {
             for &message in &world.network[i] {
@@ -163,7 +163,7 @@ impl Model for Fleet {
 
 impl Fleet {
     /// Every way the members' clocks may advance while the keeper's does.
-    fn ticks(&self, world: &World, steps: &mut Vec<Step>) {
+    fn ticks(&self, steps: &mut Vec<Step>) {
         let mut ways = vec![Vec::new()];
         for i in 0..self.members {
             let drift = if i < self.shaky { self.drift } else { 0 };

@@ -83,12 +83,14 @@ pub struct Player {
     pub held: u32,
     pub share: u32,
     pub profile: Profile,
+    /// When the last report that was answered was sent.
+    answered: Option<std::time::Instant>,
 }
 
 impl Player {
     pub fn new(backend: &str, name: &str, profile: Profile) -> Self {
         let (backend, member) = (backend.to_owned(), MemberId::new(name, 1));
-        Self { backend, member, seq: 0, held: 0, share: 0, profile }
+        Self { backend, member, seq: 0, held: 0, share: 0, profile, answered: None }
     }
 
     /// The next report, keeping what it has.
@@ -103,7 +105,7 @@ impl Player {
             want,
             waiters: want.saturating_sub(held),
             share: self.share,
-            elapsed_ms: None,
+            elapsed_ms: self.answered.map(|at| at.elapsed().as_millis() as u64),
             pause_ms: 0,
             leave: false,
             nonce: 7,
@@ -113,7 +115,9 @@ impl Player {
 
     pub async fn ask(&mut self, keeper: &RedisKeeper, held: u32, want: u32) -> Booking {
         let report = self.report(held, want);
+        let sent = std::time::Instant::now();
         let answer = keeper.report(&report).await.expect("an answer");
+        self.answered = Some(sent);
         let Answer::Booked(booking) = answer else { panic!("{answer:?}") };
         (self.held, self.share) = (booking.held, booking.share);
         booking

@@ -58,13 +58,12 @@ struct Inner {
     next: u64,
     manners: Manners,
     rng: fastrand::Rng,
-    most: usize,
 }
 
 impl Backend {
     pub fn new(manners: Manners, seed: u64) -> Arc<Self> {
         let rng = fastrand::Rng::with_seed(seed);
-        let inner = Inner { sockets: BTreeMap::new(), next: 0, manners, rng, most: 0 };
+        let inner = Inner { sockets: BTreeMap::new(), next: 0, manners, rng };
         Arc::new(Self { inner: Mutex::new(inner), on_connect: Mutex::new(None) })
     }
 
@@ -81,11 +80,9 @@ impl Backend {
         self.inner.lock().current().filter(|socket| socket.process == process).count()
     }
 
-    /// The most that were ever open; asking begins anew.
-    pub fn most(&self) -> usize {
-        let mut inner = self.inner.lock();
-        let now = inner.current().count();
-        std::mem::replace(&mut inner.most, now)
+    /// Connects that have arrived.
+    pub fn connects(&self) -> u64 {
+        self.inner.lock().next
     }
 
     pub fn manners(&self, change: impl FnOnce(&mut Manners)) {
@@ -191,8 +188,6 @@ impl Connector for Site {
                 let socket =
                     Socket { process, life, opened_at: at, established: false, gone_at: None };
                 inner.sockets.insert(id, socket);
-                let now = inner.current().count();
-                inner.most = inner.most.max(now);
             }
             (Seat { backend: self.backend.clone(), id, dead: Arc::default() }, wait, outcome)
         };

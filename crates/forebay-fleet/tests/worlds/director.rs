@@ -85,7 +85,7 @@ impl World {
         let book = Book::new();
         let processes: Arc<Mutex<Vec<Arc<Process>>>> = Arc::default();
         let limits = plan.limits;
-        let longest = Duration::from_secs(30).mul_f64(plan.times.drift * 2.0);
+        let longest = Duration::from_secs(4).mul_f64(plan.times.drift * 2.0);
         let tolerance = forebay::PERMIT_GOOD_FOR + longest + Duration::from_millis(5);
         let rate = limits.rate.unwrap_or(1);
         let judge = Arc::new(Judge {
@@ -174,7 +174,12 @@ impl World {
 
     fn verdict(&self) -> Result<(), String> {
         match self.book.broken() {
-            Some(breach) => Err(format!("{}{breach}\n{:#?}\n", self.book.tail(60), self.brief())),
+            Some(breach) => Err(format!(
+                "{}{breach}\n{:#?}\n",
+                self.book
+                    .tail(std::env::var("FOREBAY_TAIL").map_or(60, |n| n.parse().unwrap_or(60))),
+                self.brief()
+            )),
             None => Ok(()),
         }
     }
@@ -222,8 +227,6 @@ impl World {
     }
 
     fn restart(&self, restart: Restart) {
-        // what was promised before is not known any more
-        self.judge.rates.lock().allow(self.outstanding());
         let snapshot = match restart {
             Restart::WithData => Some(self.keeper.snapshot()),
             Restart::WithoutData => None,
@@ -249,10 +252,6 @@ impl World {
         known == Some(false)
     }
 
-    fn outstanding(&self) -> f64 {
-        80.0 * self.processes.lock().len() as f64
-    }
-
     /// Does something to the world, and undoes it later.
     pub fn act(self: Arc<Self>, act: Act) {
         match act {
@@ -263,7 +262,7 @@ impl World {
                 self.later(lasts, move |world| {
                     let reaped = world.is_reaped(&process);
                     if vm {
-                        let until = Instant::now() + Duration::from_secs(31);
+                        let until = Instant::now() + Duration::from_secs(3);
                         world.judge.rates.lock().slept(process.index, until);
                     }
                     process.thaw(reaped);
@@ -327,7 +326,9 @@ impl World {
             Act::Restart(restart) => self.restart(restart),
             Act::Snapshot => self.state.lock().snapshot = Some(self.keeper.snapshot()),
             Act::StepClock { by_ms } => {
-                self.judge.rates.lock().allow(f64::from(self.plan.limits.burst));
+                // until somebody notices a leap, what lies ahead is granted again
+                let ahead = self.plan.limits.rate.unwrap_or(1) * 2 + self.plan.limits.burst + 1;
+                self.judge.rates.lock().allow(f64::from(ahead));
                 self.keeper.step_clock(by_ms);
             }
             Act::Limit { open } => self.limit(open),
@@ -380,11 +381,15 @@ impl World {
             state.limits = Some(limits);
             limits
         };
-        self.all(|process| {
-            if let Some(member) = &*process.member.lock() {
-                member.set_limits(BACKEND, limits).expect("limits that work");
-            }
-        });
+        for process in self.processes.lock().iter().cloned() {
+            tokio::spawn(async move {
+                // whoever is stopped hears of it later
+                process.watch.pass().await;
+                if let Some(member) = &*process.member.lock() {
+                    member.set_limits(BACKEND, limits).expect("limits that work");
+                }
+            });
+        }
     }
 
     fn remaining(&self) -> Duration {

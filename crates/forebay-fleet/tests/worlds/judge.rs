@@ -47,8 +47,7 @@ pub struct Ruling {
     cap: u32,
     share_cap: u32,
     total: u32,
-    /// So many connections whose leases others may have were there while everybody
-    /// declared what they hold.
+    /// So many leases that others may have were declared again.
     tainted: usize,
     /// Processes whose connections may be too many, and until when.
     excused: BTreeMap<usize, Instant>,
@@ -75,8 +74,10 @@ impl Judge {
         self.ledger(&mut state, ledger.as_ref());
         let processes = self.processes.lock().clone();
         for process in &processes {
-            if process.is_alive() {
+            if process.fate() != Fate::Dead {
                 self.excuse(&mut state, process, &processes, now);
+            }
+            if process.is_alive() {
                 self.covered(&state, process, ledger.as_ref(), now);
                 self.on_loss(&mut state, process, now);
                 self.old_lives(&mut state, process, now);
@@ -84,9 +85,9 @@ impl Judge {
         }
         let lossy = ledger.as_ref().is_none_or(|l| l.window.is_some_and(|window| window.lossy));
         if lossy {
-            let sockets = self.backend.sockets();
-            let excused = sockets.iter().filter(|s| self.is_excused(&state, s.process, now));
-            state.tainted = state.tainted.max(excused.count());
+            let excused = processes.iter().filter(|p| self.is_excused(&state, p.index, now));
+            let theirs = excused.map(|process| process.spy.out() as usize).sum();
+            state.tainted = state.tainted.max(theirs);
         }
         self.open(&mut state, now);
         self.shares(&mut state, &processes, ledger.as_ref(), now);
@@ -146,7 +147,7 @@ impl Judge {
         if let Some(thaw) = *process.thawed.lock() {
             let awake = thaw.at + times.heartbeat + times.close_grace + times.slack;
             until = until.max(Some(awake));
-            let answered = heard.answered_at.is_some_and(|at| at > thaw.at);
+            let answered = heard.answered_sent.is_some_and(|(at, _)| at > thaw.at);
             if thaw.vm
                 && !answered
                 && let Some((_, sent)) = heard.answered_sent
@@ -198,8 +199,10 @@ impl Judge {
             }
             return;
         };
-        let declared = !window.is_some_and(|w| w.trusting) || entry.declared == ledger.windows;
-        if declared && !offline && mine > entry.held + entry.reserved {
+        if !window.is_some_and(|window| window.trusting)
+            && !offline
+            && mine > entry.held + entry.reserved
+        {
             self.book.breach(format!(
                 "process {} has {mine} connections and {} leases booked ({:?})",
                 process.index,
@@ -220,7 +223,7 @@ impl Judge {
             .lock()
             .is_some_and(|thaw| now <= thaw.at + times.heartbeat + times.close_grace + times.slack);
         let sockets = self.backend.sockets();
-        let blocked = process.is_blocked();
+        let blocked = process.is_blocked(times.close_grace + times.slack);
         let Some(member) = process.state() else { return };
         // what is being opened by a blocked runtime cannot be reached
         let mine = sockets.iter().filter(|socket| {
@@ -264,7 +267,7 @@ impl Judge {
         let since = process.thawed.lock().map_or(life.1, |thaw| thaw.at.max(life.1));
         let late = now > since + times.heartbeat + times.close_grace + times.slack;
         let sockets = self.backend.sockets();
-        let blocked = process.is_blocked();
+        let blocked = process.is_blocked(times.close_grace + times.slack);
         let old = sockets.iter().filter(|s| {
             s.process == process.index && s.life < member.reaped && (s.established || !blocked)
         });
@@ -324,7 +327,9 @@ impl Judge {
         if sum > state.share_cap && !state.share_tainted {
             self.book.breach(format!("offline shares add up to {sum} under a limit of {limit}"));
         }
-        if sum <= limit {
+        let alive = all.iter().filter(|process| process.is_alive());
+        let most: u32 = alive.filter_map(|process| process.state()).map(|state| state.share).sum();
+        if most <= limit {
             state.share_cap = limit;
             state.share_tainted &= lossy;
         }

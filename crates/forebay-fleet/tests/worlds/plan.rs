@@ -128,8 +128,18 @@ impl Plan {
         for _ in 0..4 {
             acts.push((calm_at.mul_f64(rng.f64()), Act::Snapshot));
         }
+        if rng.bool() {
+            // while much is being opened
+            let fill = Duration::from_secs_f64(f64::from(open) / f64::from(rate));
+            let lasts = times.ttl.min(Duration::from_secs(4)).mul_f64(rng.f64());
+            let who = rng.usize(0..members);
+            acts.push((
+                fill.min(calm_at).mul_f64(rng.f64()),
+                Act::Freeze { who, lasts, vm: false },
+            ));
+        }
         acts.sort_by_key(|(at, _)| *at);
-        let setup = rng.bool();
+        let setup = rng.u32(0..4) > 0;
         Self { seed, times, policy, recipes, limits, manners, acts, calm_at, reclaim, setup }
     }
 
@@ -217,5 +227,52 @@ impl Act {
             | Self::Cut { who, .. } => *who as u64,
             _ => 0,
         }
+    }
+}
+
+impl Plan {
+    /// A world in which nothing happens by itself: default times, equal members that
+    /// always want more than there is.
+    pub fn still(members: usize, policy: OnLoss, limits: BackendLimits) -> Self {
+        let unit = Duration::from_secs(1);
+        let mut plan = Self::draw(1, Fault::None);
+        plan.times = Times {
+            ttl: unit * 30,
+            heartbeat: unit * 10,
+            margin: unit * 5,
+            request_timeout: unit * 2,
+            close_grace: unit,
+            drift: 0.0,
+            slack: Duration::from_millis(150),
+        };
+        let open = limits.open.unwrap_or(100);
+        let recipe = |i: usize| Recipe {
+            settings: MemberSettings {
+                on_loss: policy,
+                divisor: 1,
+                ..MemberSettings::new(format!("m{i}"), "web")
+            },
+            limits,
+            max_open: open + 4,
+            target_ready: open + 4,
+            clients: 0,
+            hold: Duration::ZERO,
+            think: Duration::ZERO,
+            offset: Duration::from_secs(1000 * i as u64),
+            pace: 1.0,
+            announces: true,
+            delay: Duration::from_millis(10),
+            connect_timeout: unit * 10,
+            life: None,
+            fault: Fault::None,
+        };
+        plan.recipes = (0..members + 2).map(recipe).collect();
+        (plan.policy, plan.limits, plan.setup) = (policy, limits, true);
+        plan.manners.handshake = Duration::from_millis(20);
+        plan.manners.lag = unit / 2;
+        plan.acts.clear();
+        plan.reclaim = plan.times.ttl;
+        plan.calm_at = Duration::from_secs(86_400);
+        plan
     }
 }

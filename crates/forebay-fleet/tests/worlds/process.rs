@@ -8,7 +8,9 @@ use std::time::Duration;
 use forebay::{
     Ask, BackoffSettings, CountBudget, GetOptions, Grant, Holder, Instant, Pool, Settings, Standing,
 };
-use forebay_fleet::{BackendLimits, BackendState, Member, MemberSettings, ModelKeeper};
+use forebay_fleet::{
+    BackendLimits, BackendState, FleetRate, Link, Member, MemberSettings, ModelKeeper,
+};
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, Site};
@@ -60,10 +62,12 @@ pub struct Process {
     app: Arc<Gate>,
     pub member: Arc<Mutex<Option<Member>>>,
     pub pool: Pool<Site>,
+    pub rate: Arc<FleetRate>,
     pub spy: Arc<Spy>,
     pub net: Arc<Net>,
     pub fate: Mutex<Fate>,
     pub thawed: Mutex<Option<Thaw>>,
+    unblocked: Mutex<Option<Instant>>,
     pub served: Arc<Mutex<u64>>,
     book: Book,
 }
@@ -166,10 +170,12 @@ impl Process {
             app,
             member,
             pool,
+            rate: budgets.rate,
             spy,
             net,
             fate: Mutex::new(Fate::Runs),
             thawed: Mutex::new(None),
+            unblocked: Mutex::new(None),
             served: Arc::default(),
             book: book.clone(),
             recipe,
@@ -188,8 +194,10 @@ impl Process {
         matches!(self.fate(), Fate::Runs | Fate::Frozen { .. })
     }
 
-    pub fn is_blocked(&self) -> bool {
-        self.app.is_shut()
+    /// Whether its application is blocked, or was until shortly before.
+    pub fn is_blocked(&self, lately: Duration) -> bool {
+        let since = Instant::now().checked_sub(lately);
+        self.app.is_shut() || self.unblocked.lock().is_some_and(|at| Some(at) >= since)
     }
 
     pub fn state(&self) -> Option<BackendState> {
@@ -210,6 +218,8 @@ impl Process {
     pub fn thaw(&self, reaped: bool) {
         if let Fate::Frozen { vm, .. } = self.fate() {
             *self.fate.lock() = Fate::Runs;
+            // one that was alone before goes by its share
+            let reaped = reaped && self.state().is_some_and(|state| state.link == Link::Current);
             *self.thawed.lock() = Some(Thaw { at: Instant::now(), vm, reaped });
             if vm {
                 self.watch.stand(false);
@@ -224,7 +234,12 @@ impl Process {
 
     /// The application's runtime is blocked, or goes on.
     pub fn block(&self, blocked: bool) {
-        if blocked { self.app.shut() } else { self.app.open() }
+        if blocked {
+            self.app.shut();
+        } else {
+            self.app.open();
+            *self.unblocked.lock() = Some(Instant::now());
+        }
     }
 
     pub fn die(&self, backend: &Backend) {
@@ -307,11 +322,6 @@ impl Spy {
     /// Leases that the pool has, of all epochs.
     pub fn out(&self) -> u32 {
         self.out.lock().values().sum()
-    }
-
-    /// Leases that the pool has of the newest epoch.
-    pub fn newest(&self) -> (u64, u32) {
-        self.out.lock().last_key_value().map_or((0, 0), |(epoch, leases)| (*epoch, *leases))
     }
 }
 

@@ -29,6 +29,12 @@ local function set_back()
     end
 end
 
+-- Whether somebody has not been heard of for a ttl: the one who is reaped first, if anybody.
+local function somebody_is_overdue()
+    local first = redis.call('ZRANGE', EXPIRY, 0, 0)[1]
+    return first and now >= load(first).renewed + ttl
+end
+
 -- Opens a window when the clock was moved, or when all were cut off together: then nobody's
 -- leases went to others meanwhile, and each may have gone over to its share.
 local function notice_time()
@@ -37,7 +43,10 @@ local function notice_time()
     if page and seq <= page.seq then page = false end
     local back = now + margin < book.last_ms
     local ahead = page and elapsed and math.max(0, now - page.renewed) > elapsed + margin
-    local silent = page and now >= page.renewed + ttl and now >= book.heard_ms + ttl
+    -- if the last one heard of is not yet overdue, the others would still be taken for dead
+    local usual = heartbeat + margin
+    local quiet = math.max(0, now - book.heard_ms) >= math.max(ttl - usual, usual)
+    local silent = page and quiet and somebody_is_overdue()
     if back then set_back() end
     -- a report that was long under way looks like a leap, too, when all were silent
     if back or ahead and not silent then
@@ -51,11 +60,17 @@ local function notice_time()
     drain(rate_limits(said))
 end
 
--- Removes those that have been silent for too long. Whoever has just joined does not judge: if
--- the clock was moved, an older member must notice first.
+-- Whether the report shows how much time has passed: if the clock was moved, it has been noticed
+-- by now. Whoever has just joined, was never answered or comes late cannot tell.
+local function can_judge()
+    local page = load(me)
+    return page and elapsed and seq > page.seq and now >= page.joined + page.heartbeat
+end
+
+-- Removes those that have been silent for too long.
 local function reap_expired()
     local page = load(me)
-    if not page or now < page.joined + page.heartbeat or book.window_until > 0 then return end
+    if book.window_until > 0 then return end
     if page.renewed + page.reclaim <= now then remove(page) end
     local expired = redis.call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, REAPED_MAX)
     for _, id in ipairs(expired) do remove(load(id)) end
@@ -144,9 +159,19 @@ end
 
 -- Over a lowered limit, asks the member for what it has over its share of it.
 local function recall_surplus(limits, page)
+    -- the books may count those who have long gone
+    if is_lossy() then return end
     local over = math.max(0, math.max(0, book.total - limits.open) - book.recall)
     local spare = math.max(0, lasting(page) - fair_share(limits, page))
     page.recall = page.recall + math.min(over, spare, page.held)
+    sum(page)
+end
+
+-- What was asked back from somebody who has gone, or went to another one, does not come any more.
+local function forget_lost_recalls(limits, page)
+    local over = math.max(0, book.total - limits.open)
+    local lost = math.max(0, book.expected - math.max(0, book.recall - over))
+    page.expected = page.expected - math.min(page.expected, lost)
     sum(page)
 end
 
@@ -205,10 +230,10 @@ end
 
 if not notice_loss(generation, ttl, said) then notice_time() end
 book.last_ms = now
-if book.window_until > 0 and book.window_until <= now then
-    close_window()
+if can_judge() then
+    if book.window_until > 0 and book.window_until <= now then close_window() end
+    reap_expired()
 end
-reap_expired()
 local refused = admit()
 if refused then
     distribute(nil, news)
@@ -227,6 +252,7 @@ book_report(page)
 distribute(me, news)
 local limits = limits_now()
 recall_surplus(limits, page)
+forget_lost_recalls(limits, page)
 recall_for_me(page)
 end_needless_recalls(limits, page)
 local offered = offer_share(limits, page)
