@@ -542,3 +542,6 @@ impl Account {
         self.mark_urgent()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -619,3 +619,6 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,7 +72,8 @@ pub struct MemberSettings {
     pub ttl: Duration,
     /// How often it reports. Default 10 s.
     pub heartbeat: Duration,
-    /// How far clocks may be apart, and how early it fences itself. Default 5 s.
+    /// How early it fences itself. Half of it is for clocks that go at different
+    /// speeds, the other half for the backend to let go. Default 5 s.
     pub margin: Duration,
     /// How long an answer is waited for. Default 2 s.
     pub request_timeout: Duration,
