@@ -473,7 +473,9 @@ impl Account {
         self.booked = booking.held;
         self.last = booking;
         let missing = self.taken + self.wish() > self.booked;
-        let idle = self.booked > self.taken + self.wish();
+        // what is asked back and not used goes back at once, wished for or not
+        let idle = self.booked > self.taken + self.wish()
+            || self.last.recall > 0 && self.booked > self.taken;
         if idle && (self.last.contended || self.last.recall > 0) || call.seq == 1 && missing {
             self.urgent = true;
         }

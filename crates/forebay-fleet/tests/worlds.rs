@@ -19,6 +19,7 @@ mod cases;
 #[path = "worlds/director.rs"]
 mod director;
 #[path = "worlds/fault.rs"]
+#[allow(dead_code, reason = "the mistakes are made in `faults`")]
 mod fault;
 #[path = "worlds/heal.rs"]
 mod heal;

@@ -153,8 +153,8 @@ fn the_seeds_scenarios_have_the_seeds_values() {
         for (i, service) in scenario.services.iter().enumerate() {
             assert_eq!(service.start_delay, ms(step * i as u64), "{name}");
             let usual = usual_service(&service.name, service.target_ready);
-            let Service { start_delay, workload, .. } = service.clone();
-            assert_eq!(*service, Service { start_delay, workload, ..usual }, "{name}");
+            let Service { start_delay, workload, max_opening, .. } = service.clone();
+            assert_eq!(*service, Service { start_delay, workload, max_opening, ..usual }, "{name}");
         }
         assert_eq!(scenario.backends[0].rate, Some(100), "{name}");
         let asserted = &scenario.assertions;

@@ -47,8 +47,8 @@ async fn main() -> Result<()> {
     let sizes = if options.quick { Sizes::QUICK } else { Sizes::FULL };
     println!(
         "fill of {}, limit {LIMIT}, rate {RATE}/s with a burst of {BURST}, {OPENING} opens at \
-         once, handshake {HANDSHAKE:?}; {} rounds of throughput",
-        sizes.fill, sizes.rounds
+         once, handshake {HANDSHAKE:?}",
+        sizes.fill
     );
     let mut figures = Vec::new();
     for server in servers(&options).await? {
@@ -106,7 +106,7 @@ async fn measure(server: &Server, sizes: &Sizes) -> Result<Figures> {
     let (seeds_trips, seeds_least) = (seeds.trips(), seeds.least(sizes.fill));
     seeds.clean_up().await?;
     let mut rounds = Vec::new();
-    for _ in 0..=sizes.rounds {
+    for _ in 0..=sizes.rounds * server.rounds_for_one() {
         rounds.push(round(server, sizes.fill).await?);
     }
     // the first warms up

@@ -33,7 +33,7 @@ impl Sizes {
         trickle: 100,
     };
     pub(crate) const QUICK: Self = Self {
-        fill: 200,
+        fill: 100,
         checkouts: 2_000,
         checkout_time: Duration::from_millis(100),
         rounds: 1,

@@ -56,7 +56,9 @@ impl Figures {
         }
         let of = |which: fn(&Round) -> f64| median(self.rounds.iter().map(which).collect());
         println!(
-            "  opens a second, coordinator's work only: {:.0}, the seeds' scheme {:.0}; ratio {:.1}",
+            "  opens a second, coordinator's work only, medians of {} rounds: {:.0}, the seeds' scheme \
+             {:.0}; ratio {:.1}",
+            self.rounds.len(),
             of(|round| round.ours),
             of(|round| round.theirs),
             self.ratio()

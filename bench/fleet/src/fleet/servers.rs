@@ -50,6 +50,14 @@ impl Server {
         }
     }
 
+    /// How many rounds are as dear as one on DynamoDB.
+    pub(crate) fn rounds_for_one(&self) -> usize {
+        match self {
+            Self::Redis { .. } => 5,
+            Self::Dynamo { .. } => 1,
+        }
+    }
+
     /// A keeper that counts, with connections of its own, for one member.
     pub(crate) fn counted(&self) -> Result<Arc<Counted>> {
         Ok(match self {

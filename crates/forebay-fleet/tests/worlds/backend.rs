@@ -47,10 +47,12 @@ pub struct Manners {
     pub credentials: Duration,
 }
 
+type Watcher = Box<dyn Fn(Arrival) + Send>;
+
 pub struct Backend {
     inner: Mutex<Inner>,
     /// Told of every connect.
-    pub on_connect: Mutex<Option<Box<dyn Fn(Arrival) + Send>>>,
+    pub on_connect: Mutex<Option<Watcher>>,
 }
 
 struct Inner {

@@ -174,12 +174,7 @@ impl World {
 
     fn verdict(&self) -> Result<(), String> {
         match self.book.broken() {
-            Some(breach) => Err(format!(
-                "{}{breach}\n{:#?}\n",
-                self.book
-                    .tail(std::env::var("FOREBAY_TAIL").map_or(60, |n| n.parse().unwrap_or(60))),
-                self.brief()
-            )),
+            Some(breach) => Err(format!("{}{breach}\n{:#?}\n", self.book.tail(60), self.brief())),
             None => Ok(()),
         }
     }

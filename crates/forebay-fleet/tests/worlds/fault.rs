@@ -33,17 +33,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 6] = [
-        Self::FenceOff,
-        Self::ReleaseAtLocalClose,
-        Self::RelativeHoldings,
-        Self::RedeclareAfterReaped,
-        Self::SharesAlone,
-        Self::PermitWithoutExpiry,
-    ];
-}
-
-impl Fault {
     /// The keeper's answer to a report. `known` is the holding that its sender knew
     /// to be booked when it sent it.
     pub fn report(self, keeper: &ModelKeeper, report: &Report, known: u32) -> Answer {
