@@ -219,6 +219,10 @@ impl Ledger {
         let margin = report.profile.margin_ms;
         if self.run_id != moment.run_id {
             moment.run_id.clone_into(&mut self.run_id);
+            // another server has another clock
+            if moment.by_time {
+                self.set_back(now);
+            }
             return self.open_window(ttl, Doubt::Lost, moment);
         }
         if !moment.by_time {

@@ -119,10 +119,15 @@ async fn measure(server: &Server, sizes: &Sizes) -> Result<Figures> {
 
 /// One after the other, so that both have the machine as it is at that time.
 async fn round(server: &Server, n: u32) -> Result<Round> {
-    let ours = ours::throughput(server, n).await?;
+    let ours = ours::throughput(server, n, Some(RATE)).await?;
+    // the seeds' scheme has no rate in Redis
+    let leases_only = match server {
+        Server::Redis { .. } => Some(ours::throughput(server, n, None).await?),
+        Server::Dynamo { .. } => None,
+    };
     let seeds = Seeds::new(server).await?;
     let (leases, took) = seeds.fill(n, Duration::ZERO).await?;
     seeds.release(leases).await?;
     seeds.clean_up().await?;
-    Ok(Round { ours, theirs: f64::from(n) / took.as_secs_f64() })
+    Ok(Round { ours, leases_only, theirs: f64::from(n) / took.as_secs_f64() })
 }

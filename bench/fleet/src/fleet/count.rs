@@ -43,7 +43,8 @@ impl Sub for Tally {
             reports: self.reports - before.reports,
             reserves: self.reserves - before.reserves,
             heartbeats: self.heartbeats - before.heartbeats,
-            trips: self.trips - before.trips,
+            // a call that was broken off as the first tally was taken may be a heartbeat's
+            trips: self.trips.saturating_sub(before.trips),
         }
     }
 }

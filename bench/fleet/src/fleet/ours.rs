@@ -79,7 +79,6 @@ fn pool(backend: &Backend, size: u32, handshake: Duration) -> forebay::Builder<D
         .max_opening(OPENING)
         .stagger(None)
         .count(backend.count.clone())
-        .rate(backend.rate.clone())
 }
 
 /// What a fill and all that follows took.
@@ -99,7 +98,7 @@ pub(crate) async fn fill(server: &Server, sizes: &Sizes) -> Result<Filled> {
     let id = server.set_up().await?;
     let party = Party::join(server, settings()).await?;
     let backend = party.member.backend(&id, BackendLimits::new(LIMIT, RATE, BURST))?;
-    let pool = pool(&backend, sizes.fill, HANDSHAKE).build()?;
+    let pool = pool(&backend, sizes.fill, HANDSHAKE).rate(backend.rate.clone()).build()?;
     pool.ready(sizes.fill, LONG).await?;
     let fill = party.tally().await;
     checkouts(&pool, sizes).await?;
@@ -124,14 +123,19 @@ async fn checkouts(pool: &Pool<Dummy>, sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-/// Opens a second by the coordinator's work alone: joining, leases and permits for
-/// connections that cost nothing.
-pub(crate) async fn throughput(server: &Server, n: u32) -> Result<f64> {
+/// Opens a second if connections cost nothing: joining, leases, permits if the rate
+/// is shared too, and what the pool itself does.
+pub(crate) async fn throughput(server: &Server, n: u32, rate: Option<u32>) -> Result<f64> {
     let id = server.set_up().await?;
     let party = Party::join(server, settings()).await?;
     let start = Instant::now();
-    let backend = party.member.backend(&id, BackendLimits::new(LIMIT, RATE, BURST))?;
-    let pool = pool(&backend, n, Duration::ZERO).build()?;
+    let limits = BackendLimits { rate, ..BackendLimits::new(LIMIT, RATE, BURST) };
+    let backend = party.member.backend(&id, limits)?;
+    let mut pool = pool(&backend, n, Duration::ZERO);
+    if rate.is_some() {
+        pool = pool.rate(backend.rate.clone());
+    }
+    let pool = pool.build()?;
     pool.ready(n, LONG).await?;
     let took = start.elapsed();
     pool.drain(LONG).await;
@@ -152,7 +156,7 @@ pub(crate) async fn trickle(server: &Server, n: u32) -> Result<Apart> {
     let party = Party::join(server, settings()).await?;
     let start = Instant::now();
     let backend = party.member.backend(&id, BackendLimits::new(LIMIT, RATE, BURST))?;
-    let pool = pool(&backend, n, HANDSHAKE).target_ready(0).build()?;
+    let pool = pool(&backend, n, HANDSHAKE).rate(backend.rate.clone()).target_ready(0).build()?;
     let mut guards = Vec::new();
     for _ in 0..n {
         guards.push(pool.get().await?);
@@ -182,7 +186,7 @@ pub(crate) async fn contended(server: &Server) -> Result<Apart> {
     for _ in 0..MEMBERS {
         let party = Party::join(server, settings()).await?;
         let backend = party.member.backend(&id, BackendLimits::new(SCARCE, RATE, BURST))?;
-        let pool = pool(&backend, SCARCE, HANDSHAKE).build()?;
+        let pool = pool(&backend, SCARCE, HANDSHAKE).rate(backend.rate.clone()).build()?;
         if pools.is_empty() {
             pool.ready(SCARCE, LONG).await?;
         }

@@ -9,8 +9,13 @@ use super::ours::{Apart, Filled};
 /// Opens a second in one round.
 pub(crate) struct Round {
     pub(crate) ours: f64,
+    /// Without a shared rate, where the seeds' scheme has none.
+    pub(crate) leases_only: Option<f64>,
     pub(crate) theirs: f64,
 }
+
+const OURS: fn(&Round) -> Option<f64> = |round| Some(round.ours);
+const LEASES_ONLY: fn(&Round) -> Option<f64> = |round| round.leases_only;
 
 /// The figures of one server.
 pub(crate) struct Figures {
@@ -34,8 +39,10 @@ impl Figures {
         per(self.seeds_trips, self.filled.opened)
     }
 
-    fn ratio(&self) -> f64 {
-        median(self.rounds.iter().map(|round| round.ours / round.theirs).collect())
+    /// The median of ours ÷ theirs within a round; `None` if it was not measured.
+    fn ratio(&self, ours: fn(&Round) -> Option<f64>) -> Option<f64> {
+        let ratio = |round: &Round| Some(ours(round)? / round.theirs);
+        self.rounds.iter().map(ratio).collect::<Option<Vec<f64>>>().map(median)
     }
 
     pub(crate) fn print(&self) {
@@ -54,15 +61,17 @@ impl Figures {
             let name = format!("{name}, {} in {:.1} s", run.opened, run.took.as_secs_f64());
             tally(&name, &run.tally, run.opened);
         }
-        let of = |which: fn(&Round) -> f64| median(self.rounds.iter().map(which).collect());
+        let theirs = median(self.rounds.iter().map(|round| round.theirs).collect());
         println!(
-            "  opens a second, coordinator's work only, medians of {} rounds: {:.0}, the seeds' scheme \
-             {:.0}; ratio {:.1}",
+            "  opens a second if connects cost nothing, medians of {} rounds: the seeds' scheme {theirs:.0}",
             self.rounds.len(),
-            of(|round| round.ours),
-            of(|round| round.theirs),
-            self.ratio()
         );
+        for (name, ours) in [("leases and permits", OURS), ("leases alone", LEASES_ONLY)] {
+            if let Some(ratio) = self.ratio(ours) {
+                let speed = median(self.rounds.iter().filter_map(ours).collect());
+                println!("    ours, {name}: {speed:.0}, ratio {ratio:.2}");
+            }
+        }
     }
 }
 
@@ -84,20 +93,24 @@ fn per(trips: u64, opened: u64) -> f64 {
 
 /// The last line.
 pub(crate) fn json(figures: &[Figures], quick: bool) -> Value {
-    let each = |value: &dyn Fn(&Figures) -> Value| -> Value {
-        let of = |one: &Figures| (one.server.to_owned(), value(one));
-        Value::Object(figures.iter().map(of).collect::<Map<String, Value>>())
+    let each = |value: &dyn Fn(&Figures) -> Option<f64>| -> Value {
+        let of = |one: &Figures| Some((one.server.to_owned(), rounded(value(one)?)));
+        Value::Object(figures.iter().filter_map(of).collect::<Map<String, Value>>())
     };
-    let rounded = |value: f64| json!((value * 1000.0).round() / 1000.0);
-    let apart = |run: &Apart| rounded(per(run.tally.trips, run.opened));
+    let apart = |run: &Apart| Some(per(run.tally.trips, run.opened));
     json!({
-        "round_trips_per_open": each(&|one| rounded(one.per_open())),
+        "round_trips_per_open": each(&|one| Some(one.per_open())),
         "checkout_round_trips": figures.iter().map(|one| one.filled.checkouts.trips).sum::<u64>(),
-        "acquire_throughput_ratio": each(&|one| rounded(one.ratio())),
-        "seeds_round_trips_per_open": each(&|one| rounded(one.seeds_per_open())),
-        "heartbeats": each(&|one| json!(one.filled.life.heartbeats)),
+        "acquire_throughput_ratio": each(&|one| one.ratio(OURS)),
+        "leases_only_throughput_ratio": each(&|one| one.ratio(LEASES_ONLY)),
+        "seeds_round_trips_per_open": each(&|one| Some(one.seeds_per_open())),
+        "heartbeats": each(&|one| Some(one.filled.life.heartbeats as f64)),
         "trickle": each(&|one| apart(&one.trickle)),
         "contended": each(&|one| apart(&one.contended)),
         "quick": quick,
     })
+}
+
+fn rounded(value: f64) -> Value {
+    json!((value * 1000.0).round() / 1000.0)
 }

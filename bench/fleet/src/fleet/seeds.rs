@@ -23,6 +23,8 @@ use super::{LIMIT, OPENING};
 const TRIES_MAX: u32 = 200;
 /// Permits a second: so many that the rate does not bind, as the burst on our side.
 const PERMITS: u32 = 10_000;
+/// Connections to Redis, by default there.
+const POOL_SIZE: usize = 20;
 
 const ACQUIRE: &str = "
 local most = tonumber(redis.call('GET', KEYS[2]) or '0')
@@ -49,9 +51,12 @@ pub(crate) struct Seeds {
     trips: Arc<AtomicU64>,
 }
 
+/// The connections of a client as seed 003 has it: each is used by one command at a time.
+type Conns = Arc<Vec<tokio::sync::Mutex<MultiplexedConnection>>>;
+
 #[derive(Clone)]
 enum How {
-    Redis { conn: MultiplexedConnection, acquire: String, release: String, instance: String },
+    Redis { conns: Conns, acquire: String, release: String, instance: String },
     Dynamo { client: Client, table: String },
 }
 
@@ -69,7 +74,12 @@ impl Seeds {
                 let (acquire, release) = (load(ACQUIRE).await?, load(RELEASE).await?);
                 let most = bucket_key(&backend, "max");
                 redis::cmd("SET").arg(most).arg(LIMIT).exec_async(&mut conn).await?;
-                How::Redis { conn, acquire, release, instance: unique("instance") }
+                let mut conns = vec![tokio::sync::Mutex::new(conn)];
+                while conns.len() < POOL_SIZE {
+                    conns.push(tokio::sync::Mutex::new(Server::connection(url).await?));
+                }
+                let (conns, instance) = (Arc::new(conns), unique("instance"));
+                How::Redis { conns, acquire, release, instance }
             }
             Server::Dynamo { config, table } => {
                 let client = Client::from_conf(Config::clone(config));
@@ -112,11 +122,12 @@ impl Seeds {
     }
 
     /// Removes what has no end of its own.
-    pub(crate) async fn clean_up(mut self) -> Result<()> {
-        if let How::Redis { conn, instance, .. } = &mut self.how {
+    pub(crate) async fn clean_up(self) -> Result<()> {
+        if let How::Redis { conns, instance, .. } = &self.how {
+            let mut conn = conns[0].lock().await;
             let [count, most] = ["count", "max"].map(|key| bucket_key(&self.backend, key));
             let mut cmd = redis::cmd("DEL");
-            cmd.arg(count).arg(most).arg(conns_key(instance)).exec_async(conn).await?;
+            cmd.arg(count).arg(most).arg(conns_key(instance)).exec_async(&mut *conn).await?;
         }
         Ok(())
     }
@@ -124,14 +135,14 @@ impl Seeds {
     async fn each(&self, leases: Vec<String>, work: Work) -> Result<()> {
         let todo = Arc::new(Mutex::new(leases));
         let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..OPENING {
-            let (mut seeds, todo) = (self.clone(), todo.clone());
+        for task in 0..OPENING as usize {
+            let (seeds, todo) = (self.clone(), todo.clone());
             tasks.spawn(async move {
                 loop {
                     let Some(lease) = todo.lock().pop() else { return Ok(()) };
                     match work {
-                        Work::Open(handshake) => seeds.open(&lease, handshake).await?,
-                        Work::Close => seeds.close(&lease).await?,
+                        Work::Open(handshake) => seeds.open(task, &lease, handshake).await?,
+                        Work::Close => seeds.close(task, &lease).await?,
                     }
                 }
             });
@@ -143,14 +154,15 @@ impl Seeds {
         Ok(())
     }
 
-    async fn open(&mut self, lease: &str, handshake: Duration) -> Result<()> {
-        match &mut self.how {
-            How::Redis { conn, acquire, instance, .. } => {
+    async fn open(&self, task: usize, lease: &str, handshake: Duration) -> Result<()> {
+        match &self.how {
+            How::Redis { conns, acquire, instance, .. } => {
                 let [count, most] = ["count", "max"].map(|key| bucket_key(&self.backend, key));
                 let mut cmd = redis::cmd("EVALSHA");
-                cmd.arg(&*acquire).arg(3).arg(count).arg(most).arg(conns_key(instance));
+                cmd.arg(acquire).arg(3).arg(count).arg(most).arg(conns_key(instance));
                 self.trips.fetch_add(1, Ordering::Relaxed);
-                let open: i64 = cmd.arg(&self.backend).query_async(conn).await?;
+                let mut conn = conns[task % POOL_SIZE].lock().await;
+                let open: i64 = cmd.arg(&self.backend).query_async(&mut *conn).await?;
                 if open < 1 {
                     bail!("the seeds' acquire script answered {open}");
                 }
@@ -167,15 +179,16 @@ impl Seeds {
         Ok(())
     }
 
-    async fn close(&mut self, lease: &str) -> Result<()> {
-        match &mut self.how {
-            How::Redis { conn, release, instance, .. } => {
+    async fn close(&self, task: usize, lease: &str) -> Result<()> {
+        match &self.how {
+            How::Redis { conns, release, instance, .. } => {
                 let mut cmd = redis::cmd("EVALSHA");
-                cmd.arg(&*release).arg(2).arg(bucket_key(&self.backend, "count"));
+                cmd.arg(release).arg(2).arg(bucket_key(&self.backend, "count"));
                 cmd.arg(conns_key(instance)).arg(&self.backend);
                 cmd.arg(format!("proxy:release:{}", self.backend));
                 self.trips.fetch_add(1, Ordering::Relaxed);
-                let open: i64 = cmd.query_async(conn).await?;
+                let mut conn = conns[task % POOL_SIZE].lock().await;
+                let open: i64 = cmd.query_async(&mut *conn).await?;
                 if open < 0 {
                     bail!("the seeds' release script answered {open}");
                 }

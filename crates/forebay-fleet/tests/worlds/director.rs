@@ -201,8 +201,9 @@ impl World {
             lines.push(format!("window {:?} {}", ledger.window, ledger.windows));
             for (member, e) in &ledger.members {
                 lines.push(format!(
-                    "{member} held {} reserved {} recall {} expected {} want {} waiters {} share {}",
-                    e.held, e.reserved, e.recall, e.expected, e.want, e.waiters, e.share
+                    "{member} held {} reserved {} recall {} expected {} want {} waiters {} share {} silent {} ms",
+                    e.held, e.reserved, e.recall, e.expected, e.want, e.waiters, e.share,
+                    ledger.last_ms as i64 - e.renewed_ms as i64
                 ));
             }
         }

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay::Instant;
-use forebay_fleet::{Ledger, Link, MemberId, ModelKeeper, OnLoss};
+use forebay_fleet::{BackendState, Ledger, Link, MemberId, ModelKeeper, OnLoss};
 use parking_lot::Mutex;
 
-use crate::backend::{Arrival, Backend};
+use crate::backend::{Arrival, Backend, Socket};
 use crate::book::Book;
 use crate::process::{BACKEND, Fate, Process};
 use crate::rates::Rates;
@@ -60,37 +60,85 @@ pub struct Ruling {
     unaware: BTreeMap<usize, MemberId>,
     /// One of them has declared itself again.
     share_tainted: bool,
-    pub over: usize,
+}
+
+/// Everything as it is at one instant.
+struct Scenery {
+    now: Instant,
+    ledger: Option<Ledger>,
+    sockets: Vec<Socket>,
+    cast: Vec<Actor>,
+}
+
+/// A process that is not dead, and its member if it has not left.
+struct Actor {
+    process: Arc<Process>,
+    fate: Fate,
+    member: Option<BackendState>,
+}
+
+impl Scenery {
+    /// Connections of a process that fit.
+    fn count(&self, index: usize, fits: impl Fn(&Socket) -> bool) -> usize {
+        self.sockets.iter().filter(|socket| socket.process == index && fits(socket)).count()
+    }
+
+    /// The books, unless they are empty.
+    fn books(&self) -> Option<&Ledger> {
+        self.ledger.as_ref().filter(|ledger| !ledger.members.is_empty())
+    }
+
+    fn is_lossy(&self) -> bool {
+        self.ledger.as_ref().is_none_or(|l| l.window.is_some_and(|window| window.lossy))
+    }
+
+    fn alive(&self) -> impl Iterator<Item = (&Actor, &BackendState)> {
+        let alive = self.cast.iter().filter(|actor| actor.fate != Fate::Left);
+        alive.filter_map(|actor| actor.member.as_ref().map(|member| (actor, member)))
+    }
 }
 
 impl Judge {
     /// Looks at everything.
     pub fn look(&self) {
-        let now = Instant::now();
-        // until somebody reports after a restart, the books are those of another server
         let run_id = self.run_id();
-        let ledger = self.keeper.ledger(BACKEND).filter(|ledger| ledger.run_id == run_id);
+        let actor = |process: &Arc<Process>| Actor {
+            fate: process.fate(),
+            member: process.state(),
+            process: process.clone(),
+        };
+        let seen = Scenery {
+            now: Instant::now(),
+            // until somebody reports after a restart, the books are those of another server
+            ledger: self.keeper.ledger(BACKEND).filter(|ledger| ledger.run_id == run_id),
+            sockets: self.backend.sockets(),
+            cast: self
+                .processes
+                .lock()
+                .iter()
+                .filter(|p| p.fate() != Fate::Dead)
+                .map(actor)
+                .collect(),
+        };
         let mut state = self.state.lock();
-        self.ledger(&mut state, ledger.as_ref());
-        let processes = self.processes.lock().clone();
-        for process in &processes {
-            if process.fate() != Fate::Dead {
-                self.excuse(&mut state, process, &processes, now);
-            }
-            if process.is_alive() {
-                self.covered(&state, process, ledger.as_ref(), now);
-                self.on_loss(&mut state, process, now);
-                self.old_lives(&mut state, process, now);
+        self.ledger(&mut state, &seen);
+        for actor in &seen.cast {
+            self.excuse(&mut state, actor, &seen);
+        }
+        for (actor, member) in seen.alive() {
+            self.covered(&state, actor, member, &seen);
+            if actor.fate == Fate::Runs {
+                self.on_loss(&mut state, actor, member, &seen);
+                self.old_lives(&mut state, actor, member, &seen);
             }
         }
-        let lossy = ledger.as_ref().is_none_or(|l| l.window.is_some_and(|window| window.lossy));
-        if lossy {
-            let excused = processes.iter().filter(|p| self.is_excused(&state, p.index, now));
-            let theirs = excused.map(|process| process.spy.out() as usize).sum();
+        if seen.is_lossy() {
+            let excused = seen.cast.iter().filter(|a| state.excuses(a.process.index, seen.now));
+            let theirs = excused.map(|actor| actor.process.spy.out() as usize).sum();
             state.tainted = state.tainted.max(theirs);
         }
-        self.open(&mut state, now);
-        self.shares(&mut state, &processes, ledger.as_ref(), now);
+        self.open(&mut state, &seen);
+        self.shares(&mut state, &seen);
     }
 
     /// The keeper's server.
@@ -108,13 +156,9 @@ impl Judge {
         self.look();
     }
 
-    fn is_excused(&self, state: &Ruling, process: usize, now: Instant) -> bool {
-        state.excused.get(&process).is_some_and(|until| *until >= now)
-    }
-
     /// Leases booked stay within the limit; declared ones may be more, but then only fall.
-    fn ledger(&self, state: &mut Ruling, ledger: Option<&Ledger>) {
-        let Some(ledger) = ledger.filter(|ledger| !ledger.members.is_empty()) else {
+    fn ledger(&self, state: &mut Ruling, seen: &Scenery) {
+        let Some(ledger) = seen.books() else {
             state.total = 0;
             return;
         };
@@ -126,7 +170,7 @@ impl Judge {
         if total > state.cap && total > state.total && !declaring {
             self.book.breach(format!("{total} leases are booked under a limit of {limit}"));
         }
-        let open = self.backend.open();
+        let open = seen.sockets.len();
         if limit < state.cap && total <= limit && open <= limit as usize {
             state.cap = limit;
         }
@@ -137,13 +181,11 @@ impl Judge {
     }
 
     /// Notes who may have more than the books say, by FLEET.md 1 and 5.
-    fn excuse(&self, state: &mut Ruling, process: &Process, all: &[Arc<Process>], now: Instant) {
-        let times = &self.times;
+    fn excuse(&self, state: &mut Ruling, actor: &Actor, seen: &Scenery) {
+        let (times, now) = (&self.times, seen.now);
+        let process = &actor.process;
         let heard = process.net.line.lock().heard;
-        let mut until = match process.fate() {
-            Fate::Frozen { .. } => Some(now),
-            _ => None,
-        };
+        let mut until = matches!(actor.fate, Fate::Frozen { .. }).then_some(now);
         if let Some(thaw) = *process.thawed.lock() {
             let awake = thaw.at + times.heartbeat + times.close_grace + times.slack;
             until = until.max(Some(awake));
@@ -162,8 +204,8 @@ impl Judge {
         {
             let silent =
                 times.heartbeat + times.request_timeout - times.ttl.mul_f64(times.drift * 2.5);
-            let others = all.iter().filter(|other| other.index != process.index);
-            let heard_of = |other: &Arc<Process>| other.net.line.lock().heard.booked_at;
+            let others = seen.cast.iter().filter(|other| other.process.index != process.index);
+            let heard_of = |other: &Actor| other.process.net.line.lock().heard.booked_at;
             if others.filter_map(heard_of).any(|at| at > sent + silent) {
                 let soon = now + times.close_grace + times.slack;
                 state.cut.insert(process.index, soon);
@@ -177,61 +219,36 @@ impl Judge {
     }
 
     /// What a process has open is booked for it.
-    fn covered(&self, state: &Ruling, process: &Process, ledger: Option<&Ledger>, now: Instant) {
-        let (Some(ledger), Some(member)) = (ledger, process.state()) else { return };
-        if self.is_excused(state, process.index, now) {
+    fn covered(&self, state: &Ruling, actor: &Actor, member: &BackendState, seen: &Scenery) {
+        let index = actor.process.index;
+        let Some(ledger) = seen.ledger.as_ref() else { return };
+        if state.excuses(index, seen.now) {
             return;
         }
-        let sockets = self.backend.sockets();
-        let mine = sockets
-            .iter()
-            .filter(|socket| socket.process == process.index && socket.life == member.reaped);
-        let mine = mine.count() as u32;
-        let window = ledger.window;
-        let offline =
-            member.link == Link::Lapsed && process.recipe.settings.on_loss == OnLoss::Share;
+        let mine = seen.count(index, |socket| socket.life == member.reaped) as u32;
+        let share = actor.process.recipe.settings.on_loss == OnLoss::Share;
+        let link = member.link;
         let Some(entry) = ledger.members.get(&member.member) else {
-            if mine > 0 && !window.is_some_and(|window| window.lossy) {
+            if mine > 0 && !seen.is_lossy() {
                 self.book.breach(format!(
-                    "process {} has {mine} connections and no place in the books ({:?})",
-                    process.index, member.link
+                    "process {index} has {mine} connections and no place in the books ({link:?})"
                 ));
             }
             return;
         };
-        if !window.is_some_and(|window| window.trusting)
-            && !offline
-            && mine > entry.held + entry.reserved
-        {
+        let booked = entry.held + entry.reserved;
+        let declaring = ledger.window.is_some_and(|window| window.trusting);
+        let offline = link == Link::Lapsed && share;
+        if !declaring && !offline && mine > booked {
             self.book.breach(format!(
-                "process {} has {mine} connections and {} leases booked ({:?})",
-                process.index,
-                entry.held + entry.reserved,
-                member.link
+                "process {index} has {mine} connections and {booked} leases booked ({link:?})"
             ));
         }
     }
 
     /// From ttl after its last answered report was sent a process has what its policy leaves it.
-    fn on_loss(&self, state: &mut Ruling, process: &Process, now: Instant) {
-        let times = &self.times;
-        if process.fate() != Fate::Runs {
-            return;
-        }
-        let thawed = process
-            .thawed
-            .lock()
-            .is_some_and(|thaw| now <= thaw.at + times.heartbeat + times.close_grace + times.slack);
-        let sockets = self.backend.sockets();
-        let blocked = process.is_blocked(times.close_grace + times.slack);
-        let Some(member) = process.state() else { return };
-        // what is being opened by a blocked runtime cannot be reached
-        let mine = sockets.iter().filter(|socket| {
-            socket.process == process.index
-                && socket.life == member.reaped
-                && (socket.established || !blocked)
-        });
-        let mine = mine.count();
+    fn on_loss(&self, state: &mut Ruling, actor: &Actor, member: &BackendState, seen: &Scenery) {
+        let (times, process) = (&self.times, &actor.process);
         let sent = process.net.line.lock().heard.answered_sent;
         let shows = process.watch.shows();
         let lapsed = sent.is_none_or(|(_, own)| shows >= own + times.ttl - times.margin);
@@ -239,40 +256,45 @@ impl Judge {
             state.held_at_loss.remove(&process.index);
             return;
         }
-        let at_loss =
-            *state.held_at_loss.entry(process.index).or_insert(process.spy.out() as usize);
+        let at_loss = state.held_at_loss.entry(process.index);
+        let at_loss = *at_loss.or_insert_with(|| process.spy.out() as usize);
         let keeps = match process.recipe.settings.on_loss {
+            _ if sent.is_none() => 0,
             OnLoss::Fence => 0,
             OnLoss::Share => member.share as usize,
             OnLoss::Hold => at_loss,
         };
-        let keeps = if sent.is_none() { 0 } else { keeps };
+        let awake = times.heartbeat + times.close_grace + times.slack;
+        let thawed = process.thawed.lock().is_some_and(|thaw| seen.now <= thaw.at + awake);
         let due = sent.is_none_or(|(_, own)| shows >= own + times.ttl);
+        // what is being opened by a blocked runtime cannot be reached
+        let blocked = process.is_blocked(times.close_grace + times.slack);
+        let mine = seen.count(process.index, |socket| {
+            socket.life == member.reaped && (socket.established || !blocked)
+        });
         if due && !thawed && mine > keeps {
             self.book.breach(format!(
-                "process {} has {mine} connections although the keeper is lost; it may keep {keeps} ({:?})",
+                "process {} has {mine} connections although the keeper is lost; it may keep \
+                 {keeps} ({:?})",
                 process.index, member.link
             ));
         }
     }
 
     /// Once it knows that it was reaped, everything of that life goes.
-    fn old_lives(&self, state: &mut Ruling, process: &Process, now: Instant) {
-        let times = &self.times;
-        let Some(member) = process.state() else { return };
-        let life = state.lives.entry(process.index).or_insert((0, now));
+    fn old_lives(&self, state: &mut Ruling, actor: &Actor, member: &BackendState, seen: &Scenery) {
+        let (times, process) = (&self.times, &actor.process);
+        let life = state.lives.entry(process.index).or_insert((0, seen.now));
         if life.0 != member.reaped {
-            *life = (member.reaped, now);
+            *life = (member.reaped, seen.now);
         }
         let since = process.thawed.lock().map_or(life.1, |thaw| thaw.at.max(life.1));
-        let late = now > since + times.heartbeat + times.close_grace + times.slack;
-        let sockets = self.backend.sockets();
+        let late = seen.now > since + times.heartbeat + times.close_grace + times.slack;
         let blocked = process.is_blocked(times.close_grace + times.slack);
-        let old = sockets.iter().filter(|s| {
-            s.process == process.index && s.life < member.reaped && (s.established || !blocked)
+        let old = seen.count(process.index, |socket| {
+            socket.life < member.reaped && (socket.established || !blocked)
         });
-        let old = old.count();
-        if late && old > 0 && process.fate() == Fate::Runs {
+        if late && old > 0 {
             self.book.breach(format!(
                 "process {} still has {old} connections of a life that was reaped",
                 process.index
@@ -280,58 +302,61 @@ impl Judge {
         }
     }
 
-    /// The backend's own count.
-    fn open(&self, state: &mut Ruling, now: Instant) {
-        let sockets = self.backend.sockets();
-        let excused = sockets.iter().filter(|s| self.is_excused(state, s.process, now)).count();
-        let cap = state.cap as usize + state.tainted;
-        if sockets.len() > cap {
-            self.book.note("over", (sockets.len() - cap) as u64, excused as u64);
-            state.over += 1;
+    /// The backend's own count: the limit, and what those who are excused have beyond
+    /// their places in the books.
+    fn open(&self, state: &mut Ruling, seen: &Scenery) {
+        let beyond = |actor: &Actor| {
+            let mine = seen.count(actor.process.index, |_| true);
+            let ledger = seen.books().filter(|_| !seen.is_lossy());
+            let entry =
+                ledger.zip(actor.member.as_ref()).and_then(|(l, m)| l.members.get(&m.member));
+            mine.saturating_sub(entry.map_or(0, |entry| (entry.held + entry.reserved) as usize))
+        };
+        let excused = seen.cast.iter().filter(|a| state.excuses(a.process.index, seen.now));
+        let excused: usize = excused.map(beyond).sum();
+        let (open, cap) = (seen.sockets.len(), state.cap as usize + state.tainted);
+        if open > cap {
+            self.book.note("over", (open - cap) as u64, excused as u64);
         }
-        if sockets.len() > cap + excused {
+        if open > cap + excused {
             self.book.breach(format!(
-                "the backend has {} connections under a limit of {cap}, {excused} of them excused",
-                sockets.len()
+                "the backend has {open} connections under a limit of {cap}, {excused} of them excused"
             ));
         }
     }
 
     /// What members believe to be their offline shares adds up to the limit at most.
-    fn shares(
-        &self,
-        state: &mut Ruling,
-        all: &[Arc<Process>],
-        ledger: Option<&Ledger>,
-        now: Instant,
-    ) {
-        let Some(ledger) = ledger.filter(|ledger| !ledger.members.is_empty()) else { return };
-        let lossy = ledger.window.is_some_and(|window| window.lossy);
+    fn shares(&self, state: &mut Ruling, seen: &Scenery) {
+        let Some(ledger) = seen.books() else { return };
+        let lossy = seen.is_lossy();
         let limit = ledger.limits().0.open;
-        let believed = all.iter().filter(|process| process.is_alive()).filter_map(|process| {
-            let member = process.state()?;
-            let known = ledger.members.contains_key(&member.member)
-                || lossy && !self.is_excused(state, process.index, now);
-            (known && member.link != Link::Never).then_some(member.share)
-        });
-        let sum: u32 = believed.sum();
-        for process in all.iter().filter(|process| process.is_alive()) {
-            let Some(member) = process.state().map(|state| state.member) else { continue };
+        let (mut sum, mut most) = (0, 0);
+        for (actor, member) in seen.alive() {
+            let index = actor.process.index;
+            let known = ledger.members.contains_key(&member.member);
+            most += member.share;
+            if (known || lossy && !state.excuses(index, seen.now)) && member.link != Link::Never {
+                sum += member.share;
+            }
             if lossy {
-                state.share_tainted |= state.unaware.get(&process.index) == Some(&member);
-            } else if !ledger.members.contains_key(&member) {
-                state.unaware.insert(process.index, member);
+                state.share_tainted |= state.unaware.get(&index) == Some(&member.member);
+            } else if !known {
+                state.unaware.insert(index, member.member.clone());
             }
         }
         state.share_cap = state.share_cap.max(limit);
         if sum > state.share_cap && !state.share_tainted {
             self.book.breach(format!("offline shares add up to {sum} under a limit of {limit}"));
         }
-        let alive = all.iter().filter(|process| process.is_alive());
-        let most: u32 = alive.filter_map(|process| process.state()).map(|state| state.share).sum();
         if most <= limit {
             state.share_cap = limit;
             state.share_tainted &= lossy;
         }
+    }
+}
+
+impl Ruling {
+    fn excuses(&self, process: usize, now: Instant) -> bool {
+        self.excused.get(&process).is_some_and(|until| *until >= now)
     }
 }

@@ -49,6 +49,19 @@ local function drain(limits)
     book.tat_us = math.max(book.tat_us, now_us + HORIZON_US + tolerance(limits) + pace)
 end
 
+-- Nothing can have happened later than now: else it would last for as long as the clock was set
+-- back, or nobody be reaped. The one place that goes through all members; clocks are seldom set.
+local function set_back()
+    book.paused_until = math.min(book.paused_until, now)
+    for _, id in ipairs(redis.call('HKEYS', MEMBERS)) do
+        local page = load(id)
+        page.joined, page.renewed = math.min(page.joined, now), math.min(page.renewed, now)
+        page.since = math.min(page.since, now)
+        zadd(EXPIRY, page.renewed + page.reclaim, id)
+        touch(page)
+    end
+end
+
 -- Notices that there are no books, or that they are those of another server: members say first
 -- what they hold, nothing is granted meanwhile, and the bucket starts empty. Says whether it is so.
 local function notice_loss(generation, ttl, said)
@@ -56,6 +69,8 @@ local function notice_loss(generation, ttl, said)
         begin(generation)
     elseif book.run_id ~= run_id then
         book.run_id = run_id
+        -- another server has another clock
+        set_back()
     else
         return false
     end

@@ -16,19 +16,6 @@ local profile = ARGV[23]
 
 local news = {}
 
--- Nothing can have happened later than now: else it would last for as long as the clock was set
--- back, or nobody be reaped. The one place that goes through all members; clocks are seldom set.
-local function set_back()
-    book.paused_until = math.min(book.paused_until, now)
-    for _, id in ipairs(redis.call('HKEYS', MEMBERS)) do
-        local page = load(id)
-        page.joined, page.renewed = math.min(page.joined, now), math.min(page.renewed, now)
-        page.since = math.min(page.since, now)
-        zadd(EXPIRY, page.renewed + page.reclaim, id)
-        touch(page)
-    end
-end
-
 -- Whether somebody has not been heard of for a ttl: the one who is reaped first, if anybody.
 local function somebody_is_overdue()
     local first = redis.call('ZRANGE', EXPIRY, 0, 0)[1]
