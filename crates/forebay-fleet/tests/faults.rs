@@ -29,23 +29,35 @@ mod rates;
 #[path = "worlds/time.rs"]
 mod time;
 
+use std::future::Future;
+use std::time::Duration;
+
 use fault::Fault;
-use plan::Plan;
+use forebay_fleet::{BackendLimits, OnLoss};
+use plan::{Act, Plan};
 
 /// A mistake that this many worlds do not show is not caught.
 const WORLDS: u64 = 120;
 
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(future)
+}
+
 /// Runs worlds until one breaks a promise whose text contains one of `words`; the
 /// seed and the text.
 fn caught(fault: Fault, words: &[&str]) -> (u64, String) {
+    caught_in(|seed| Plan::draw(seed, fault), fault, words)
+}
+
+fn caught_in(plan: impl Fn(u64) -> Plan, fault: Fault, words: &[&str]) -> (u64, String) {
     let first = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     for seed in first..first + WORLDS {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime");
-        let result = runtime.block_on(director::run(Plan::draw(seed, fault)));
+        let result = block_on(async { director::run(plan(seed)).await });
         let Err(text) = result else { continue };
         let breach = text.lines().find(|line| line.starts_with("at ")).unwrap_or_default();
         if words.iter().any(|word| breach.contains(word)) {
@@ -84,7 +96,29 @@ fn shares_that_each_member_computes_alone_are_caught() {
     caught(Fault::SharesAlone, &["offline shares add up"]);
 }
 
+/// A world that is busy opening, where processes are stopped for a moment.
+fn busy(seed: u64, fault: Fault) -> Plan {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut plan = Plan::still(3, OnLoss::Fence, BackendLimits::new(60, 15, 2));
+    plan.seed = seed;
+    plan.calm_at = Duration::from_secs(6);
+    plan.recipes.iter_mut().for_each(|recipe| recipe.fault = fault);
+    for who in 0..3 {
+        let lasts = Duration::from_millis(rng.u64(200..1500));
+        let freeze = Act::Freeze { who, lasts, vm: false };
+        plan.acts.push((Duration::from_millis(rng.u64(300..3000)), freeze));
+    }
+    plan.acts.sort_by_key(|(at, _)| *at);
+    plan
+}
+
 #[test]
 fn permits_that_do_not_expire_are_caught() {
-    caught(Fault::PermitWithoutExpiry, &["connects arrive faster"]);
+    let fault = Fault::PermitWithoutExpiry;
+    let (seed, _) = caught_in(|seed| busy(seed, fault), fault, &["connects arrive faster"]);
+    assert!(seed < 10, "and not only by luck");
+    for seed in 0..10 {
+        let fair = director::run(busy(seed, Fault::None));
+        block_on(fair).unwrap_or_else(|text| panic!("without the mistake: {text}"));
+    }
 }

@@ -97,6 +97,7 @@ pub(crate) fn json(figures: &[Figures], quick: bool) -> Value {
         let of = |one: &Figures| Some((one.server.to_owned(), rounded(value(one)?)));
         Value::Object(figures.iter().filter_map(of).collect::<Map<String, Value>>())
     };
+    let beats = |one: &Figures| (one.server.to_owned(), json!(one.filled.life.heartbeats));
     let apart = |run: &Apart| Some(per(run.tally.trips, run.opened));
     json!({
         "round_trips_per_open": each(&|one| Some(one.per_open())),
@@ -104,7 +105,7 @@ pub(crate) fn json(figures: &[Figures], quick: bool) -> Value {
         "acquire_throughput_ratio": each(&|one| one.ratio(OURS)),
         "leases_only_throughput_ratio": each(&|one| one.ratio(LEASES_ONLY)),
         "seeds_round_trips_per_open": each(&|one| Some(one.seeds_per_open())),
-        "heartbeats": each(&|one| Some(one.filled.life.heartbeats as f64)),
+        "heartbeats": figures.iter().map(beats).collect::<Map<String, Value>>(),
         "trickle": each(&|one| apart(&one.trickle)),
         "contended": each(&|one| apart(&one.contended)),
         "quick": quick,
