@@ -42,7 +42,7 @@ impl RateBook {
     }
 
     /// Data was lost: the bucket is empty, and members may still hold permits for
-    /// the time up to [`HORIZON`]. The next is one interval after that.
+    /// the next two seconds. The next one is an interval after that.
     pub fn drain(&mut self, limits: &Limits, now_us: u64) {
         let interval = self.interval(limits, now_us);
         let horizon = HORIZON.as_micros() as u64;

@@ -173,6 +173,21 @@ fn a_lease_asked_back_that_went_to_another_is_not_waited_for_for_ever() {
 }
 
 #[test]
+fn what_nobody_was_asked_for_is_not_expected() {
+    let mut fleet = Fleet::new(36);
+    let all = ["a", "b", "c", "d"].map(|who| (who, 40));
+    fleet.live(30_000, &all);
+    // as it was left by leases that went other ways
+    for (who, held, expected) in [("a", 10, 0), ("b", 8, 1), ("c", 9, 0), ("d", 9, 0)] {
+        let entry = fleet.ledger.members.get_mut(&MemberId::new(who, 1)).expect("known");
+        (entry.held, entry.expected) = (held, expected);
+        fleet.pages.entry(who).and_modify(|page| page.1 = held);
+    }
+    fleet.live(10_000, &all);
+    assert_eq!(["a", "b", "c", "d"].map(|who| fleet.held(who)), [9, 9, 9, 9]);
+}
+
+#[test]
 fn of_equally_rich_members_the_one_that_misses_least_gives() {
     let mut fleet = Fleet::new(21);
     let weights = [("a", 3), ("b", 3), ("c", 4), ("d", 1), ("e", 1)];

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay::Settings;
+
 use crate::director::World;
 use crate::plan::Plan;
 use crate::process::{BACKEND, Fate, Process};
@@ -21,13 +23,13 @@ pub async fn check(world: &World) {
     let processes: Vec<Arc<Process>> = world.processes.lock().clone();
     let alive: Vec<&Arc<Process>> =
         processes.iter().filter(|process| process.fate() == Fate::Runs).collect();
-    let Some(ledger) = world.keeper.ledger(BACKEND) else {
-        return world.book.breach("the books are gone".to_owned());
-    };
     // the dead are found by the living
     if alive.is_empty() {
         return;
     }
+    let Some(ledger) = world.keeper.ledger(BACKEND) else {
+        return world.book.breach("the books are gone".to_owned());
+    };
     if ledger.members.len() != alive.len() {
         let (known, alive) = (ledger.members.len(), alive.len());
         return world.book.breach(format!("{known} members are known, {alive} are alive"));
@@ -40,11 +42,14 @@ pub async fn check(world: &World) {
         let Some(entry) = ledger.members.get(&state.member) else {
             return world.book.breach(format!("process {} is not known", process.index));
         };
-        let open = process.pool.stats().open();
+        let stats = process.pool.stats();
+        let open = stats.open();
         held += open;
         let booked = entry.held + entry.reserved;
-        // leases that are being moved are nobody's connections for a moment
-        if booked > open + 2 || open > booked {
+        // leases that are being moved are nobody's connections for a moment, nor are those
+        // for which it has yet to get permits
+        let opens_all_it_can = stats.sources[0].opening >= Settings::default().max_opening;
+        if booked > open + 2 && !opens_all_it_can || open > booked {
             world.book.breach(format!(
                 "process {} has {open} connections and {booked} leases booked",
                 process.index
@@ -63,8 +68,8 @@ pub async fn check(world: &World) {
             }
         }
     }
-    if held + 2 < limit.min(held + 3) || ledger.total() > limit {
-        let total = ledger.total();
+    let total = ledger.total();
+    if total + 2 < limit || total > limit {
         world.book.breach(format!("{held} of {limit} are open, {total} are booked"));
     }
 }

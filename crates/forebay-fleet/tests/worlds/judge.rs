@@ -171,7 +171,8 @@ impl Judge {
             self.book.breach(format!("{total} leases are booked under a limit of {limit}"));
         }
         let open = seen.sockets.len();
-        if limit < state.cap && total <= limit && open <= limit as usize {
+        // not while somebody may have leases that the books do not have
+        if limit < state.cap && total <= limit && open <= limit as usize && !seen.is_lossy() {
             state.cap = limit;
         }
         if total <= limit && ledger.window.is_none() && open <= limit as usize {
@@ -204,9 +205,11 @@ impl Judge {
         {
             let silent =
                 times.heartbeat + times.request_timeout - times.ttl.mul_f64(times.drift * 2.5);
-            let others = seen.cast.iter().filter(|other| other.process.index != process.index);
-            let heard_of = |other: &Actor| other.process.net.line.lock().heard.booked_at;
-            if others.filter_map(heard_of).any(|at| at > sent + silent) {
+            // also by one that has died since
+            let others = self.processes.lock().clone().into_iter();
+            let mut others = others.filter(|other| other.index != process.index);
+            let heard_of = |other: &Arc<Process>| other.net.line.lock().heard.booked_at;
+            if others.any(|other| heard_of(&other).is_some_and(|at| at > sent + silent)) {
                 let soon = now + times.close_grace + times.slack;
                 state.cut.insert(process.index, soon);
                 until = until.max(Some(soon));
@@ -348,7 +351,9 @@ impl Judge {
         if sum > state.share_cap && !state.share_tainted {
             self.book.breach(format!("offline shares add up to {sum} under a limit of {limit}"));
         }
-        if most <= limit {
+        // an answer from before the limit was lowered may still be under way
+        let promised: u32 = ledger.members.values().map(|entry| entry.share).sum();
+        if most.max(promised) <= limit {
             state.share_cap = limit;
             state.share_tainted &= lossy;
         }
