@@ -50,7 +50,7 @@ use parking_lot::Mutex;
 use plan::Plan;
 
 /// How many worlds are run unless told otherwise.
-const USUAL: u64 = 1000;
+const USUAL: u64 = 2500;
 /// After so many failing worlds the rest is not run.
 const FAILURES_MAX: usize = 20;
 
